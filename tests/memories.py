@@ -19,9 +19,9 @@ def flash_pool(pages, page=4096):
     return Pool(Tier(FLASH, "ssd", "ssd", pages * page), page)
 
 
-def memory_of(sizes, gpu, pools, page=4096, door=None, space=None):
+def memory_of(sizes, gpu, pools, page=4096, door=None):
     """Memory of a job that has a GPU of so many pages to itself."""
-    return Residency(sizes, Frames(gpu), page, pools, door, space)
+    return Residency(sizes, Frames(gpu), page, pools, door)
 
 
 def moved(memory):

@@ -1,41 +1,36 @@
-"""Residency of tensors: integers per tensor, pools with capacities, and queues of runs."""
+"""Memory of one job on a GPU: what may be asked of it, and what kernels find. Any free pages will do."""
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Container, Hashable, Sequence
 
 from g10sim.errors import InvariantError
+from g10sim.hardware.counts import Counts
 from g10sim.hardware.door import Door
-from g10sim.hardware.gpu_memory.space import Paged, Space
 from g10sim.hardware.pools import Frames, Pool
-from g10sim.hardware.queues import Queues, Traffic
-from g10sim.hardware.recency import Recency
 from g10sim.hardware.runs import Run
-from g10sim.records import Location, Tiers
+from g10sim.records import ContiguousRecord, Location
 
 _NONE, _GPU = Location.NONE, Location.GPU
 
+Rate = Callable[[int, Location], int]
 
-class Residency:
-    """Residency of one job's tensors with respect to one GPU.
 
-    ``sizes`` are tensors in pages. ``pages[place][tensor]`` are those of a tensor at a place and not in
-    transfer: ``absent`` without contents, ``idle`` on the GPU, further ones in memory tiers, whose ``pools``
-    jobs share; ``moving`` are in a queue, wherever they lie. Together they are the tensor's size. ``frames``
-    are the GPU's pages, of which this job has ``filled`` some; ``space`` says what it takes to get some.
-    ``needed`` is the running (or waiting) kernel's working set; it also waits for the evictions of tensors
-    that are ``awaited``, and for the arrival of ``awaited_arrivals``. What of it lies in the tiers that
-    ``in_place`` names for tensors is used there and does not come in. Tensors that are ``storing`` are on
-    their way from host memory to another tier, or leave the GPU after a collective; ``pageable`` ones are not
-    pinned in host memory, others when they cross first, if the job ``pins``. Where GPU memory ``is_mapped``,
-    new tensors take free pages of it at once, in their turn. ``copies`` names the tier that all pages of a
-    tensor on the GPU came from: it has them still where nothing has written them, as nothing does of
-    ``frozen`` ones. Where the job ``keeps_copies``, ``copied`` counts the pages of any tensor that came from
-    there and that nothing has written since. All of it changes only while the ``door`` is open.
+class Residency(Counts):
+    """Memory in which pages come and go one by one (unified memory).
+
+    A kernel also waits for the evictions of tensors that are ``awaited``, and for the arrival of
+    ``awaited_arrivals``. What of its working set lies in the tiers that ``in_place`` names for tensors is
+    used there and does not come in. Prefetches spare ``protected`` tensors. Where GPU memory ``is_mapped``,
+    new tensors take free pages of it at once, in their turn.
     """
+
+    held: Collection[int] = ()
+    """Tensors on their way out that kernels may still read."""
+    waiting: Collection[int] = ()
+    """Tensors that wait for space of their own."""
 
     def __init__(
         self,
@@ -44,74 +39,43 @@ class Residency:
         page_bytes: int,
         pools: Sequence[Pool],
         door: Door | None = None,
-        space: Space | None = None,
     ) -> None:
-        self.sizes = list(sizes)
-        self.page_bytes = page_bytes
-        self.frames = frames
-        self.filled = 0
-        self.pools = {pool.tier.place: pool for pool in pools}
-        self.tiers = tuple(self.pools)
-        self.kinds: Tiers = {pool.tier.name: pool.tier.kind for pool in pools}
-        self.origins = (*reversed(self.tiers), _NONE)
-        self.pages = [list(sizes), *([0] * len(sizes) for _ in range(1 + len(pools)))]
-        self.absent, self.idle = self.pages[_NONE], self.pages[_GPU]
-        self.moving = [0] * len(sizes)
-        self.copies: list[Location | None] = [None] * len(sizes)
-        self.copied = [0] * len(sizes)
-        self.recency = Recency(len(sizes), frames.clock)
-        self.queues = Queues(len(self.pages))
-        self.traffic = Traffic([0] * len(self.pages), [0] * len(self.pages))
-        self.needed: frozenset[int] = frozenset()
+        super().__init__(sizes, frames, page_bytes, pools, door)
         self.protected: Container[int] = frozenset()
         self.awaited: frozenset[int] = frozenset()
         self.awaited_arrivals: frozenset[int] = frozenset()
         self.in_place: dict[int, Location] = {}
-        self.storing: frozenset[int] = frozenset()
-        self.pageable: frozenset[int] = frozenset()
-        self.is_mapped = self.pins = self.keeps_copies = False
-        self.frozen: frozenset[int] = frozenset()
-        self.door = door or Door()
-        self.space: Space = space or Paged()
-        self.space.serve(self)
+        self.is_mapped = False
+        self._peak_used = 0
 
-    def describe(
-        self,
-        frozen: frozenset[int],
-        pageable: frozenset[int] = frozenset(),
-        *,
-        pins: bool = False,
-        keeps_copies: bool = False,
-    ) -> None:
-        """Say before time starts which tensors are frozen or pageable, and whether the job pins others.
+    @property
+    def used_pages(self) -> int:
+        """GPU pages that belong to this job."""
+        return self.filled
 
-        Whether it ``keeps_copies`` of those that are not frozen, too.
-        """
-        self.frozen, self.pageable = frozen, pageable
-        self.pins, self.keeps_copies = pins, keeps_copies
+    @property
+    def largest_hole_pages(self) -> int:
+        """Pages of the largest tensor that could be allocated."""
+        return self.frames.free
 
-    def written(self, tensors: Iterable[int]) -> None:
-        """Note that a kernel has written tensors: what tiers have of them is outdated."""
-        self.door.enter()
-        for tensor in tensors:
-            self.copies[tensor], self.copied[tensor] = None, 0
+    @property
+    def peaks(self) -> tuple[int, int]:
+        """Most pages of the GPU in use since peaks were restarted: by this job, and by all."""
+        return self._peak_used, self.frames.peak(id(self))
+
+    def order(self) -> array[int]:
+        """Return what lies on the GPU in the order of evictions: tensor, pages, tensor, pages, and so on."""
+        return self.recency.order()
 
     def stay_mapped(self) -> None:
         """Let new tensors take free pages of the GPU at once from now on."""
         self.is_mapped = True
 
-    def lies(self) -> array[int]:
-        """Return the pages of every tensor at every place, then those in transfer."""
-        return array("q", chain(*self.pages, self.moving))
-
-    def state(self, now: int) -> Hashable:
+    def state(self, now: int) -> tuple[Hashable, ...] | None:
         """Return all on which its future depends beside ``lies`` and the eviction order; None: not known."""
-        space = self.space.state(now)
-        if space is None:
-            return None
         queued = (tuple([run.state(now) for run in queue]) for queue in self.queues.all)
         storing = tuple(sorted(self.storing))
-        return *queued, tuple(self.copies), tuple(self.copied), self.recency.latest(), storing, space
+        return *queued, tuple(self.copies), tuple(self.copied), self.recency.latest(), storing
 
     @property
     def awaits(self) -> bool:
@@ -125,7 +89,7 @@ class Residency:
     def arriving(self) -> frozenset[int]:
         """Return the tensors that wait to come in, or are on their way in."""
         moving = frozenset(run.tensor for queue in self.queues.prefetch for run in queue)
-        return moving.union(self.space.waiting)
+        return moving.union(self.waiting)
 
     @property
     def has_joined(self) -> bool:
@@ -177,168 +141,42 @@ class Residency:
         tier = self.in_place.get(tensor)
         return 0 if tier is None else self.pages[tier][tensor]
 
+    def is_usable(self, tensor: int) -> bool:
+        """Tell whether a kernel can use a tensor."""
+        return self.idle[tensor] + self.used_in_place(tensor) == self.sizes[tensor]
+
     def settle(self) -> None:
-        """Use room that transfers, or other jobs, have made."""
-        self.space.settle()
+        """Use room that transfers, or other jobs, have made: here the next transfer takes any."""
 
-    def take(self, count: int) -> None:
-        """Fill empty pages of the GPU; a negative count empties some."""
-        self.door.enter()
-        self.frames.free -= count
-        self.filled += count
-
-    def tier_for(self, pages: int) -> Location:
-        """Return the first memory tier with room for so many pages; without any, the last."""
-        return next((tier for tier in self.tiers if self.pools[tier].free >= pages), self.tiers[-1])
+    def reorder(self) -> bool:
+        """Order evictions anew after arrivals; tells whether that changed anything."""
+        return False
 
     def place(self, tensor: int, location: Location) -> None:
         """Put a tensor without contents somewhere before time starts. Raises CapacityError."""
         self.door.enter()
-        location = self.space.home(tensor, location)
+        location = self._home(tensor, location)
         count = self.absent[tensor]
         self.absent[tensor] = 0
         if location == _GPU:
             self.take(count)
             self.recency.append(tensor, count)
-            self.space.note_peak()
+            self.note_peak()
         else:
             self.pools[location].place(self, tensor, count)
         self.pages[location][tensor] += count
 
-    def commit(
-        self,
-        queue: deque[Run],
-        run: Run,
-        count: int,
-        source: Location,
-        target: Location,
-        victim: Run | None = None,
-        owner: Residency | None = None,
-    ) -> None:
-        """Let pages of a queued run arrive from ``source``, or leave for ``target`` where that is the GPU.
+    def _home(self, tensor: int, location: Location) -> Location:
+        """Return where a tensor that is to lie at a location does before time starts."""
+        return location
 
-        Arrivals take empty pages, or the room of as many pages of a ``victim``, which go to ``target``; the
-        victim lies in this memory unless it has another ``owner``.
-        """
-        self.door.enter()
-        tensor = run.tensor
-        run.count -= count
-        if run.is_empty:
-            self.traffic.moved_in[source] += count
-        elif source is _GPU:
-            self.moving[tensor] -= count
-            self.frames.free += count
-            self.filled -= count
-            self._put(tensor, count, target)
-        else:
-            self.moving[tensor] -= count
-            self.filled += count
-            self._add(tensor, count, source)
-            if victim is None:
-                self.frames.free -= count
-            else:
-                (owner or self)._make_way(victim, count, target)
-        if not run.count and queue and queue[0] is run:
-            queue.popleft()
-
-    def _make_way(self, victim: Run, count: int, target: Location) -> None:
-        """Let pages in the eviction order leave the GPU."""
-        tensor = victim.tensor
-        kept = None if target else self.kept_in(tensor, count)
-        victim.count -= count
-        self.idle[tensor] -= count
-        self.filled -= count
-        self._forget_copies(tensor, count if kept else 0)
-        if kept:
-            self._put(tensor, count, kept, is_copied=False)
-        elif target:
-            self._put(tensor, count, target)
-        else:
-            self.absent[tensor] += count
-
-    def kept_in(self, tensor: int, count: int, wish: Location = _NONE) -> Location | None:
-        """Return the tier that has kept its copy of unchanged pages of a tensor, and room for so many.
-
-        None as well where the pages are copied to a faster tier, the one where they are wished, that has room
-        for the whole tensor beside those whose copies it has kept: they come back from there sooner, and are
-        clean from then on.
-        """
-        tier = self.copies[tensor] if self.keeps_copies or tensor in self.frozen else None
-        pool = self.pools[tier] if tier else None
-        if pool is None or not pool.keeps_copies or pool.free < count or self.clean_pages(tensor) < count:
-            return None
-        if wish and self.tiers.index(wish) < self.tiers.index(pool.tier.place):
-            kept = range(len(self.sizes)) if self.keeps_copies else self.frozen
-            theirs = (other for other in kept if self.copies[other] == wish)
-            lent = sum(self.sizes[other] - self.pages[wish][other] for other in (*theirs, tensor))
-            return None if self.pools[wish].free >= lent else tier
-        return tier
-
-    def clean_pages(self, tensor: int) -> int:
-        """Return the pages on the GPU that their tier has unchanged, if it has kept its copies at all."""
-        return self.copied[tensor] if self.keeps_copies else self.idle[tensor]
-
-    def _forget_copies(self, tensor: int, count: int) -> None:
-        """Count out clean pages that have left; others have left while there were others."""
-        if self.keeps_copies:
-            self.copied[tensor] = min(self.copied[tensor] - count, self.idle[tensor])
-
-    def arrive(self, tensor: int, count: int, source: Location) -> None:
-        """Add pages that came from elsewhere (or were just allocated) to the recent end."""
-        self.door.enter()
-        self._add(tensor, count, source)
-
-    def _add(self, tensor: int, count: int, source: Location) -> None:
-        if source:
-            self.pools[source].fetch(self, tensor, count)
-            self.traffic.moved_in[source] += count
-        if self.keeps_copies and source:
-            self.copied[tensor] = count + (self.copied[tensor] if self.copies[tensor] == source else 0)
-            self.copies[tensor] = source
-        elif self.copies[tensor] != source and not self.keeps_copies:
-            self.copies[tensor] = None if self.idle[tensor] else source
-        self.idle[tensor] += count
-        self.recency.append(tensor, count)
-        if self.space.notes_arrivals:
-            self.space.arrived(tensor, source)
-
-    def _put(self, tensor: int, count: int, target: Location, *, is_copied: bool = True) -> None:
-        """Put pages that left the GPU where they went; the running kernel's may fault again from there."""
-        if target and is_copied:
-            self.pools[target].store(self, tensor, count)
-            self.traffic.moved_out[target] += count
-        elif target:
-            self.pools[target].place(self, tensor, count)
-        if not target or tensor not in self.needed or not self.space.refaults:
-            self.pages[target][tensor] += count
-            return
-        self.moving[tensor] += count
-        queue = self.queues.fault[target]
-        if queue and queue[-1].tensor == tensor:
-            queue[-1].count += count
-        else:
-            queue.append(Run(tensor, count))
-
-    def touch(self, *tensors: int) -> None:
-        """Make resident pages of tensors the most recent ones, one tensor after another."""
-        self.door.enter()
-        idle = self.idle
-        self.recency.renew([(tensor, idle[tensor]) for tensor in tensors if idle[tensor]])
-
-    def touch_around(self, tensors: Iterable[int]) -> None:
-        """Make resident pages of the neighbours of what has arrived the most recent ones."""
-        self.door.enter()
-        self.recency.renew_around(tensors, self.idle)
-
-    def demand(self, tensor: int, rate: Callable[[int, Location], int] | None = None) -> None:
+    def demand(self, tensor: int, rate: Rate | None = None) -> None:
         """Ask for what a kernel waits for; ``rate`` gives (pages, place) a limit in bytes/second."""
-        self.door.enter()
-        self.space.demand(tensor, rate)
+        self._enqueue(self.queues.fault, tensor, rate)
 
     def request_prefetch(self, tensor: int) -> None:
         """Ask for what is elsewhere to come in, and for what has no contents to be allocated."""
-        self.door.enter()
-        self.space.fetch(tensor)
+        self._enqueue(self.queues.prefetch, tensor)
 
     def request_eviction(
         self,
@@ -352,31 +190,68 @@ class Residency:
     ) -> None:
         """Ask for a tensor's resident pages to go to a memory tier; see ``Evict`` for the options.
 
-        ``pages``: no more than so many.
+        No more than so many ``pages``; clean ones that came from there are there at once, if there is room.
+        Raises InvariantError for what only whole tensors can do.
         """
         self.door.enter()
-        self.space.evict(tensor, target, until=until, density=density, is_clean=is_clean, pages=pages)
+        if until is not None or density is not None:
+            raise InvariantError(f"tensor {tensor}: pages that leave cannot be read or compressed")
+        count = self.idle[tensor] if pages is None else min(pages, self.idle[tensor])
+        if kept := self.kept_in(tensor, 1, target):
+            target, is_clean = kept, True
+        if is_clean and self.copies[tensor] == target:
+            clean = min(count, self.clean_pages(tensor))
+            if gone := min(clean, self.pools[target].free):
+                self.return_clean(tensor, gone, target)
+            count -= clean
+        if count:
+            self.send(Run(tensor, count), target)
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor's contents; its pages in transfer are not touched."""
+        self.forget(tensor)
+
+    def unmap(self) -> None:
+        """Give back the pages of the GPU whose contents were discarded: here they are free at once."""
         self.door.enter()
-        self.space.discard(tensor)
 
     def cancel(self, tensor: int) -> None:
         """Take a tensor's pages out of every queue; they stay where they lie."""
-        self.door.enter()
-        self.space.cancel(tensor)
+        self.withdraw(tensor)
 
     def cancel_eviction(self, tensor: int) -> None:
         """Keep what is still here of a tensor that was to be evicted."""
-        self.door.enter()
-        self.space.keep(tensor)
+        self.withdraw_eviction(tensor)
 
-    def enqueue(
+    def merging(self, tensor: int) -> int:
+        """Return how many pages of a tensor may arrive at once, for the same order as one by one makes."""
+        return self.recency.merging(tensor)
+
+    def note_peak(self) -> None:
+        """Remember the largest number of GPU pages in use, by this job and by all."""
+        frames = self.frames
+        if self.filled > self._peak_used:
+            self._peak_used = self.filled
+        if frames.capacity_pages - frames.free > frames.least_peak:
+            frames.note_peak()
+
+    def restart_peaks(self) -> None:
+        """Begin to look for peaks anew."""
+        self.frames.watch(id(self))
+        self._peak_used = self.filled
+
+    def figures(self) -> ContiguousRecord | None:
+        """Return what an allocator of consecutive pages needed, where there is one."""
+        return None
+
+    def check(self) -> None:
+        """Check what contents take of the GPU. Raises InvariantError."""
+
+    def _enqueue(
         self,
         queues: Sequence[deque[Run]],
         tensor: int,
-        rate: Callable[[int, Location], int] | None = None,
+        rate: Rate | None = None,
     ) -> None:
         """Queue a tensor's pages that are not here, by where they are."""
         self.door.enter()
@@ -398,117 +273,4 @@ class Residency:
         self.absent[tensor] -= count
         self.take(count)
         self._add(tensor, count, _NONE)
-        self.space.note_peak()
-
-    def send(self, run: Run, target: Location) -> None:
-        """Queue pages that are here to leave."""
-        self.door.enter()
-        self.idle[run.tensor] -= run.count
-        self.moving[run.tensor] += run.count
-        if self.idle[run.tensor]:
-            self.recency.take(run.tensor, run.count)
-        else:
-            self.recency.remove(run.tensor)
-        self.queues.evict[target].append(run)
-
-    def return_clean(self, tensor: int, count: int, target: Location) -> None:
-        """Put pages back where a copy of them has been all the time."""
-        self.door.enter()
-        self.idle[tensor] -= count
-        self._forget_copies(tensor, count)
-        self.recency.take(tensor, count)
-        self.take(-count)
-        self.pools[target].place(self, tensor, count)
-        self.pages[target][tensor] += count
-
-    def unmap(self) -> None:
-        """Give back the pages of the GPU whose contents were discarded."""
-        self.door.enter()
-        self.space.unmap()
-
-    def forget(self, tensor: int, *, but_for_gpu: bool = False) -> None:
-        """Drop the contents of what is not in transfer."""
-        self.door.enter()
-        self.copied[tensor] = 0
-        for place in self.tiers if but_for_gpu else (_GPU, *self.tiers):
-            count = self.pages[place][tensor]
-            if not count:
-                continue
-            self.pages[place][tensor] = 0
-            self.absent[tensor] += count
-            if place == _GPU:
-                self.recency.remove(tensor)
-                self.take(-count)
-            else:
-                self.pools[place].drop(self, tensor, count)
-
-    def pass_on(self, tensor: int) -> None:
-        """Put what memory tiers hold of a tensor into the last of them."""
-        self.door.enter()
-        last = self.tiers[-1]
-        for place in self.tiers[:-1]:
-            count = self.pages[place][tensor]
-            self.pages[place][tensor] = 0
-            self.pools[place].drop(self, tensor, count)
-            self.pages[last][tensor] += count
-            self.pools[last].store(self, tensor, count)
-
-    def allocate_in(self, place: Location, tensor: int) -> None:
-        """Give pages without contents room in a memory tier, as far as it has any."""
-        self.door.enter()
-        count = min(self.absent[tensor], self.pools[place].free)
-        if count:
-            self.pools[place].store(self, tensor, count)
-            self.absent[tensor] -= count
-            self.pages[place][tensor] += count
-
-    def carry_over(self, tensor: int, count: int, source: Location, target: Location) -> None:
-        """Let pages come from one tier to another, which has kept room for them."""
-        self.door.enter()
-        self.pools[source].fetch(self, tensor, count)
-        self.pages[source][tensor] -= count
-        self.pages[target][tensor] += count
-
-    def begin_store(self, tensor: int) -> None:
-        """Note that a tensor is on its way from host memory to another tier, or waits before it leaves."""
-        self.door.enter()
-        self.storing |= {tensor}
-
-    def end_store(self, tensor: int) -> None:
-        """Note that it has left host memory, stays, or may leave the GPU now."""
-        self.door.enter()
-        self.storing -= {tensor}
-
-    def store_in(self, target: Location, tensor: int, count: int, source: Location) -> None:
-        """Let pages go from one tier to another that has room for them."""
-        self.door.enter()
-        self.pools[target].store(self, tensor, count)
-        self.carry_over(tensor, count, source, target)
-
-    def withdraw(self, tensor: int) -> None:
-        """Take pages out of every queue; they stay where they lie."""
-        self.door.enter()
-        if not self.moving[tensor]:
-            return
-        for queues in (self.queues.prefetch, self.queues.fault):
-            for place in self.origins:
-                self.pages[place][tensor] += self._removed(queues[place], tensor)
-        self.withdraw_eviction(tensor)
-
-    def withdraw_eviction(self, tensor: int) -> None:
-        """Keep what is still here of a tensor that was to be evicted."""
-        self.door.enter()
-        kept = sum(self._removed(self.queues.evict[place], tensor) for place in self.tiers)
-        if kept:
-            self.copies[tensor] = self.copies[tensor] if self.keeps_copies else None
-            self.idle[tensor] += kept
-            self.recency.append(tensor, kept)
-
-    def _removed(self, queue: deque[Run], tensor: int) -> int:
-        count = sum(run.count for run in queue if run.tensor == tensor and not run.is_empty)
-        if count:
-            kept = [run for run in queue if run.tensor != tensor or run.is_empty]
-            queue.clear()
-            queue.extend(kept)
-            self.moving[tensor] -= count
-        return count
+        self.note_peak()

@@ -15,6 +15,7 @@ from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
 from g10sim.hardware.gpu_memory.allocators.space import Allocator, ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
+from g10sim.hardware.gpu_memory.layout import Layout
 from g10sim.hardware.gpu_memory.placement import (
     FitRule,
     PlannedAddresses,
@@ -25,7 +26,6 @@ from g10sim.hardware.gpu_memory.placement import (
     worst_fit,
 )
 from g10sim.hardware.host_memory.compression import Expanded, index_owner
-from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Frames, Pool
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.policies.interface.plan import MigrationPlan
@@ -66,7 +66,7 @@ def contiguous_memory(
     pools: Sequence[Pool],
     door: Door,
     frames: Frames | None = None,
-) -> Residency:
+) -> Contiguous:
     """Return a job's GPU memory with its persistent tensors in it, those in the last tier that find no room.
 
     ``pools`` are those of the tiers. ``frames`` are the pages of a GPU that jobs share: each has addresses
@@ -84,9 +84,8 @@ def contiguous_memory(
     pages = [-(-tensor.size_bytes // page) for tensor in trace.tensors]
     moved, expanded = _compressed(policy, job, plan, pages, page)
     factor = policy.requirements.published_memory_factor if behaviour.copy_memory == "published" else 1
-    blocks = _blocks(policy, system.gpu.memory // page * factor, page, frames)
-    space = Contiguous(
-        blocks=blocks,
+    layout = Layout(
+        allocator=_allocator(policy, system.gpu.memory // page * factor, page, frames),
         rules=[
             _rule(place, policy, tensor, page) for place, tensor in zip(places, trace.tensors, strict=True)
         ],
@@ -97,12 +96,13 @@ def contiguous_memory(
         staged=staging.place,
         returns_between_kernels=policy.requirements.returns_space == "between_kernels",
         expanded=expanded,
+        scratch_pages=max((pages[i] for i, at in enumerate(places) if at is Place.BUFFER), default=0),
         shared=frames,
     )
-    space.scratch_pages = max((pages[i] for i, at in enumerate(places) if at is Place.BUFFER), default=0)
-    memory = Residency(moved, Frames(blocks.capacity_pages), page, pools, door, space)
+    memory = Contiguous(moved, page, pools, door, layout)
+    memory.describe(trace.frozen)
     if frames is None:
-        _move_in(memory, space, trace, policy)
+        _move_in(memory, trace, policy)
     return memory
 
 
@@ -126,7 +126,7 @@ def _compressed(
     return moved, expanded
 
 
-def _move_in(memory: Residency, space: Contiguous, trace: Trace, policy: Policy) -> None:
+def _move_in(memory: Contiguous, trace: Trace, policy: Policy) -> None:
     """Put persistent tensors into GPU memory as far as they fit, and scratch space beside them.
 
     Raises UnsupportedError when that does not fit.
@@ -134,15 +134,15 @@ def _move_in(memory: Residency, space: Contiguous, trace: Trace, policy: Policy)
     for tensor in trace.tensors:
         if tensor.persistent:
             memory.place(tensor.id, Location.GPU)
-    scratch, page = space.scratch_pages, memory.page_bytes
-    if scratch and not space.reserve(scratch, first_fit_left):
+    if not memory.reserve_scratch(first_fit_left):
+        scratch = format_bytes(memory.blocks.scratch_pages * memory.page_bytes)
         raise UnsupportedError(
-            f"policy '{policy.name}': no room for scratch space of {format_bytes(scratch * page)} beside the "
-            f"persistent tensors of '{trace.model}'"
+            f"policy '{policy.name}': no room for scratch space of {scratch} beside the persistent tensors "
+            f"of '{trace.model}'"
         )
 
 
-def _blocks(policy: Policy, capacity_pages: int, page_bytes: int, frames: Frames | None) -> Allocator:
+def _allocator(policy: Policy, capacity_pages: int, page_bytes: int, frames: Frames | None) -> Allocator:
     pool = policy.requirements.caching_pool
     if pool is None:
         return ContiguousSpace(capacity_pages, frames)
@@ -168,15 +168,15 @@ class ContiguousRun(JobRun):
     """A job whose kernels wait until every tensor that they use is on the GPU as a whole."""
 
     def _prepare(self) -> None:
-        memory, policy, trace = self.memory, self.context.policy, self.job.trace
-        if not isinstance(memory.space, Contiguous):
+        policy, trace = self.context.policy, self.job.trace
+        if not isinstance(self.memory, Contiguous):
             raise InvariantError("whole tensors need contiguous memory")
-        self._space = memory.space
+        self._space = self.memory
         fetches_weights = self._behaviour.absent_weights == "fetched"
         waited_for = {
             tensor.id
             for tensor in trace.tensors
-            if self._space.needs_space(tensor.id) and (fetches_weights or not tensor.persistent)
+            if self._space.blocks.needs_space(tensor.id) and (fetches_weights or not tensor.persistent)
         }
         self._tensors = [
             tuple(tensor for tensor in policy.allocation_order(kernel) if tensor in waited_for)
@@ -201,11 +201,11 @@ class ContiguousRun(JobRun):
         shares = self._gpu.working_sets is not None
         if shares:
             with self._alter():
-                _move_in(self.memory, self._space, self.job.trace, self.context.policy)
+                _move_in(self._space, self.job.trace, self.context.policy)
         yield from super()._occupy()
         if shares:
             with self._alter():
-                self._space.give_up_reserved()
+                self._space.give_up_scratch()
 
     def _finish(self, kernel: Kernel) -> None:
         self._migrator.release(self._dying[kernel.id])
@@ -273,7 +273,7 @@ class ContiguousRun(JobRun):
         before: tuple[int, int] | None = None
         while self._makes_room and space.waiting and not memory.queues.busy:
             space.withdraw_requests(memory.needed)
-            found = len(space.waiting), space.blocks.free_pages
+            found = len(space.waiting), space.blocks.allocator.free_pages
             if not space.waiting or memory.queues.busy or found == before:
                 return
             self._reactions.react("on_out_of_memory")
@@ -303,22 +303,22 @@ class ContiguousRun(JobRun):
             return UnsupportedError(f"{where}: waits for copies that cannot go on; {free_room(memory)}")
         first = trace.tensors[self._space.waiting[0]]
         return UnsupportedError(
-            f"{where}: tensor '{first.name}' needs {format_bytes(space.block_pages(first.id) * page)} of "
+            f"{where}: tensor '{first.name}' needs {format_bytes(space.blocks.pages(first.id) * page)} of "
             f"consecutive GPU memory; the largest hole has {format_bytes(space.largest_hole_pages * page)}, "
-            f"{format_bytes(space.blocks.free_pages * page)} are free, and nothing under way frees more "
-            f"(held by {self._holders()})"
+            f"{format_bytes(space.blocks.allocator.free_pages * page)} are free, and nothing under way frees "
+            f"more (held by {self._holders()})"
         )
 
     def _holders(self) -> str:
         """Name the largest blocks of memory and how many more there are."""
         tensors, page = self.job.trace.tensors, self.memory.page_bytes
-        blocks = sorted(self._space.blocks.blocks.items(), key=lambda item: -item[1].pages)
+        blocks = sorted(self._space.blocks.allocator.blocks.items(), key=lambda item: -item[1].pages)
         names = ("scratch space" if o == -1 else tensors[max(o, index_owner(o))].name for o, _ in blocks)
         shown = [
             f"{name} {format_bytes(block.pages * page)}"
             for name, (_, block) in islice(zip(names, blocks, strict=True), _SHOWN_HOLDERS)
         ]
         more = f" and {len(blocks) - len(shown)} more" if len(blocks) > len(shown) else ""
-        others = self._space.pages_of_others
+        others = self._space.blocks.pages_of_others
         beside = f"; other jobs have {format_bytes(others * page)}" if others else ""
         return ", ".join(shown) + more + beside

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from g10sim.analysis.contexts import without_contexts
@@ -16,7 +16,7 @@ from g10sim.config.tiers import Tier
 from g10sim.errors import ConfigError, UnsupportedError
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
-from g10sim.hardware.gpu_memory.space import Mapped, Paged
+from g10sim.hardware.gpu_memory.mapped import Mapped
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Frames, Pool
 from g10sim.hardware.transfers.batched import BatchedTransfers
@@ -83,30 +83,32 @@ def run(
     _check_sharing(workload, policy, behaviour)
     check_cpu(workload, system, policy, behaviour)
     check_flash(workload, system, policy, behaviour)
+    setup = _Setup(system, policy, behaviour, (), check=check)
     policy = settled(
-        policy,
-        workload,
-        system,
-        lambda design, short: _simulate(short, system, design, behaviour, (), check=check),
+        policy, workload, system, lambda design, short: _simulate(short, replace(setup, policy=design))
     )
-    return _simulate(workload, system, policy, behaviour, record, check=check)
+    return _simulate(workload, replace(setup, policy=policy, record=record))
 
 
-def _simulate(
-    given: Workload,
-    system: SystemSpec,
-    policy: Policy,
-    behaviour: BehaviourSpec,
-    record: Collection[str],
-    *,
-    check: bool,
-) -> RunRecords:
+@dataclass(frozen=True)
+class _Setup:
+    """What a workload is simulated on, under which policy, and what is kept of it."""
+
+    system: SystemSpec
+    policy: Policy
+    behaviour: BehaviourSpec
+    record: Collection[str]
+    check: bool
+
+
+def _simulate(given: Workload, setup: _Setup) -> RunRecords:
+    system, policy, behaviour = setup.system, setup.policy, setup.behaviour
     workload = with_chosen_kernels(given, system, policy)
     if workload is not given:
         check_cpu(workload, system, policy, behaviour)
     planned, jobs = workload.as_planned(), len(workload.jobs)
     plans = asked(policy, "plan", lambda: plans_of(policy.plan(planned, system, behaviour), jobs))
-    records = _Simulation(workload, given, system, policy, plans, behaviour, record, check).run()
+    records = _Simulation(workload, given, plans, setup).run()
     note = asked(policy, "note", lambda: kind_of(policy.note, str, "text"))
     return replace(records, note=note, tiers=system.kinds)
 
@@ -140,22 +142,20 @@ class _Simulation:
         self,
         workload: Workload,
         given: Workload,
-        system: SystemSpec,
-        policy: Policy,
         plans: Collection[MigrationPlan | None],
-        behaviour: BehaviourSpec,
-        record: Collection[str],
-        check: bool,
+        setup: _Setup,
     ) -> None:
         """Ideal times are those of the workload as ``given``, whose kernels are as fast as they can be."""
-        self._system, self._policy, self._behaviour = system, policy, behaviour
-        page = system.gpu.page_size
+        self._system = system = setup.system
+        self._policy, self._behaviour = setup.policy, (behaviour := setup.behaviour)
         self._pools = tuple(self._pool(tier, workload) for tier in system.all_tiers)
         self._door = Door(is_open=False)
-        recorder = Recorder(frozenset(record), page)
+        recorder = Recorder(frozenset(setup.record), system.gpu.page_size)
         transfers = self._transfers(behaviour, recorder.moved if recorder.wants_migrations else None)
         streams = behaviour.running_tensors == "evictable"
-        checker = Checker(streams_working_set=streams, steps=lambda: transfers.events) if check else None
+        checker = (
+            Checker(streams_working_set=streams, steps=lambda: transfers.events) if setup.check else None
+        )
         fabric = Fabric(Clock(), transfers, self._door)
         cpus = [Allotment(fabric.clock, 1) for _ in system.host.sockets or (None,)]
         alike, several = are_replicas(workload), len(workload.jobs) > 1
@@ -248,11 +248,8 @@ class _Simulation:
         policy, trace = self._policy, job.trace
         if self._staging is not None:
             frames = self._frames[job.gpu] if self._frames else None
-            memory = contiguous_memory(
-                number, job, plan, policy, self._machine, self._staging, self._pools, self._door, frames
-            )
-            memory.describe(trace.frozen)
-            return memory, OwnAddresses(trace)
+            parts = self._machine, self._staging, self._pools, self._door, frames
+            return contiguous_memory(number, job, plan, policy, *parts), OwnAddresses(trace)
         addresses = self._addresses(trace)
         tensors = NamedTensors(policy, number, job, addresses)
         memory = self._memory(job, addresses, tensors.homes(self._system.all_tiers))
@@ -305,8 +302,9 @@ class _Simulation:
         frames = self._frames[job.gpu] if self._frames else Frames(capacity)
         behaviour = self._behaviour
         by_chunks = (behaviour.recency, behaviour.running_tensors, behaviour.transfers) == _BY_CHUNKS
-        space = Mapped(addresses.chunks if by_chunks else ()) if addresses.are_shared else Paged()
-        memory = Residency(pages, frames, page, self._pools, self._door, space)
+        facts = pages, frames, page, self._pools, self._door
+        chunks = addresses.chunks if by_chunks else ()
+        memory = Mapped(*facts, chunks) if addresses.are_shared else Residency(*facts)
         lasting = each(job.trace.tensors, attrgetter("persistent"))
         for tensor, lasts in enumerate(lasting):
             if unlimited or lasts:

@@ -221,7 +221,7 @@ class JobRun:
         lies.extend(self._transfers.cache_pages())
         crossing = self._transfers.state(self._number)
         rest = None if crossing is None else self._rest(learnt)
-        return Snapshot(lies, memory.space.order(), crossing, rest, is_settled=settled)
+        return Snapshot(lies, memory.order(), crossing, rest, is_settled=settled)
 
     def _rest(self, learnt: Hashable) -> Hashable:
         """Return what later iterations depend on beside the pages in memory and on links; None: not known."""
@@ -477,7 +477,7 @@ class JobRun:
         if memory.queues.faulting or memory.awaits:
             return False
         if memory.in_place:
-            return all(memory.space.is_usable(tensor) for tensor in memory.needed)
+            return all(memory.is_usable(tensor) for tensor in memory.needed)
         return all(memory.idle[tensor] == memory.sizes[tensor] for tensor in memory.needed)
 
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:

@@ -84,7 +84,7 @@ class View:
     @property
     def largest_hole_bytes(self) -> int:
         """Largest tensor that could be allocated."""
-        return self._memory.space.largest_hole_pages * self._memory.page_bytes
+        return self._memory.largest_hole_pages * self._memory.page_bytes
 
     @property
     def host_free_bytes(self) -> int:
@@ -155,8 +155,8 @@ class View:
     @property
     def whole_tensors(self) -> frozenset[int]:
         """Tensors of which all is on the GPU and not in transfer."""
-        if isinstance(self._memory.space, Contiguous):
-            return frozenset(self._memory.space.whole).difference(self._sending.tensors)
+        if isinstance(self._memory, Contiguous):
+            return frozenset(self._memory.whole).difference(self._sending.tensors)
         return frozenset(filter(self.is_whole, range(len(self._trace.tensors))))
 
     def is_needed(self, tensor: int) -> bool:

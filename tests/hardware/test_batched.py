@@ -58,6 +58,7 @@ class Bench:
         self.host, self.flash = host_pool(host, 1000), flash_pool(10**7, 1000)
         sizes = [pages for pages, _ in places]
         self.memory = memory_of(sizes, gpu, [self.host, self.flash], 1000, door)
+        self.memory.restart_peaks()
         for tensor, (_, place) in enumerate(places):
             if place != NONE:
                 self.memory.place(tensor, place)
@@ -367,7 +368,7 @@ def state(bench):
     waiting = [joined(queue) for queue in (*queues.fault, *queues.prefetch, *queues.evict)]
     order = joined(run for run in memory.recency._runs if run.count)
     counts = memory.pages, memory.moving
-    rooms = memory.frames.free, bench.host.free, bench.flash.free, memory.space.peak_used
+    rooms = memory.frames.free, bench.host.free, bench.flash.free, memory.peaks[0]
     return counts, rooms, memory.traffic.snapshot(), waiting, order, bench.transfers.busy_cycles(0)
 
 

@@ -10,10 +10,10 @@ from g10sim.hardware.host_memory.compression import Expanded
 
 def test_an_index_stays_while_its_tensor_is_away_and_goes_with_it():
     memory = contiguous(Door(), expanded={0: Expanded(6, 2)})
-    blocks = memory.space.blocks
+    blocks = memory.blocks.allocator
     assert blocks.used_pages == 6 + 2
     leave(memory)
-    memory.space.settle()
+    memory.settle()
     assert blocks.used_pages == 2 + 2
     memory.discard(0)
     assert blocks.used_pages == 2
@@ -26,13 +26,13 @@ def test_a_tensor_that_is_called_back_is_held_for_no_kernel(until):
     memory.cancel(0)
     assert not memory.queues.evict[HOST]
     leave(memory)
-    memory.space.settle()
-    assert memory.space.blocks.used_pages == 2
+    memory.settle()
+    assert memory.used_pages == 2
 
 
 def test_the_space_of_what_kernels_still_read_is_given_back_when_they_have_ended():
     memory = contiguous(Door())
     leave(memory, until=3)
     for kernel, used in ((2, 7), (3, 2)):
-        memory.space.end_kernel(kernel)
-        assert memory.space.blocks.used_pages == used
+        memory.end_kernel(kernel)
+        assert memory.used_pages == used

@@ -51,7 +51,7 @@ def test_pages_cannot_be_read_or_compressed_while_they_leave():
     for way in ({"until": 3}, {"density": 0.5}):
         wanted = {"until": None, "density": None, "is_clean": False, "pages": None} | way
         with pytest.raises(InvariantError, match="tensor 0: pages that leave cannot be read"):
-            memory.space.evict(0, HOST, **wanted)
+            memory.request_eviction(0, HOST, **wanted)
 
 
 def test_tensors_without_contents_are_nowhere():
@@ -72,7 +72,7 @@ def test_placing_fills_the_place(place, expected, gpu_used, host_used, flash_use
     memory = memory_of()
     memory.place(0, place)
     assert where(memory, 0) == expected
-    used = memory.space.used_pages, memory.pools[HOST].used, memory.pools[FLASH].used
+    used = memory.used_pages, memory.pools[HOST].used, memory.pools[FLASH].used
     assert used == (gpu_used, host_used, flash_used)
 
 
@@ -101,7 +101,7 @@ def test_eviction_queue_takes_pages_out_of_the_eviction_order():
     memory.place(0, GPU)
     memory.request_eviction(0, FLASH)
     assert memory.recency.oldest() is None
-    assert memory.space.used_pages == 5
+    assert memory.used_pages == 5
     memory.cancel_eviction(0)
     assert memory.recency.oldest().count == 5
     assert where(memory, 0) == (0, 0, 0, 5, 0)

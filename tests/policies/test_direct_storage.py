@@ -8,12 +8,13 @@ import dataclasses
 
 import pytest
 from machines import PAGE, FollowPlan, iteration_times, kernel_times, machine, planned, simulate, trace_of
-from memories import FLASH, GPU, HOST, flash_pool, host_pool, memory_of
+from memories import FLASH, GPU, HOST, flash_pool, host_pool
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import CapacityError, ConfigError, InvariantError, PolicyError, UnsupportedError
 from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
+from g10sim.hardware.gpu_memory.layout import Layout
 from g10sim.hardware.gpu_memory.placement import first_fit_left
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory
 from g10sim.policies.designs.direct_storage import G10Gds, G10Host
@@ -285,19 +286,19 @@ def test_hooks_that_answer_too_little_are_refused():
 
 
 def test_conservation_notices_a_block_without_contents():
-    space = Contiguous(
-        blocks=ContiguousSpace(10),
+    layout = Layout(
+        allocator=ContiguousSpace(10),
         rules=[first_fit_left] * 2,
         copy_rate=lambda pages, place, leaves: 1,
         recalls=True,
         buffers=HostBuffers(HostMemory(machine().host, 10**9), PAGE, keeps=False),
         staged=HOST,
     )
-    memory = memory_of([2, 3], 10, [host_pool(10, PAGE), flash_pool(10, PAGE)], PAGE, space=space)
+    memory = Contiguous([2, 3], PAGE, [host_pool(10, PAGE), flash_pool(10, PAGE)], None, layout)
     memory.place(0, GPU)
     memory.place(1, FLASH)
     check_conservation(memory, "start")
-    space.blocks.allocate(1, 3, first_fit_left)
+    memory.blocks.allocate(1)
     with pytest.raises(InvariantError, match="tensor 1: its pages and its block of GPU memory disagree"):
         check_conservation(memory, "then")
 

@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import FollowPlan, iteration_times, kernel_times, machine, simulate, trace_of
-from memories import HOST, NONE, host_pool, memory_of
+from memories import HOST, NONE, host_pool
 
 from g10sim.api import simulate as simulate_on_preset
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
-from g10sim.hardware.gpu_memory.space import Mapped
+from g10sim.hardware.gpu_memory.mapped import Mapped
+from g10sim.hardware.pools import Frames
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.designs.deepum import DeepUm
 from g10sim.policies.designs.tensile.tensile import Tensile
@@ -128,12 +129,12 @@ def test_alive_tensors_never_share_addresses(seed):
 
 
 def test_arrivals_make_their_chunk_recent():
-    memory = memory_of([1, 1, 1], 3, [host_pool(10)], space=Mapped([(0, 1)]))
+    memory = Mapped([1, 1, 1], Frames(3), 4096, [host_pool(10)], None, [(0, 1)])
     for tensor in (1, 2, 0):
         memory.demand(tensor)
         queue = memory.queues.fault[NONE]
         memory.commit(queue, queue[0], 1, NONE, NONE)
-        memory.space.reorder()
+        memory.reorder()
     order = []
     while (run := memory.recency.oldest()) is not None:
         order.append(run.tensor)
@@ -142,13 +143,13 @@ def test_arrivals_make_their_chunk_recent():
 
 
 def test_a_neighbour_that_makes_room_has_left_when_its_chunk_becomes_recent():
-    memory = memory_of([1, 3], 3, [host_pool(10)], space=Mapped([(0, 1)]))
+    memory = Mapped([1, 3], Frames(3), 4096, [host_pool(10)], None, [(0, 1)])
     for tensor, victim in ((1, None), (0, 1)):
         memory.demand(tensor)
         queue = memory.queues.fault[NONE]
         run = memory.recency.oldest() if victim else None
         memory.commit(queue, queue[0], memory.sizes[tensor], NONE, HOST if victim else NONE, run)
-        memory.space.reorder()
+        memory.reorder()
     assert (memory.idle, memory.pages[HOST]) == ([1, 2], [0, 1])
     assert [memory.recency.pages(tensor) for tensor in (0, 1)] == memory.idle
 

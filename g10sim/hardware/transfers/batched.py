@@ -171,7 +171,7 @@ class BatchedTransfers:
             self._stream(times * self._streamed)
         else:
             self._move_again(times)
-        self._memory.space.note_peak()
+        self._memory.note_peak()
         self._busy += times * self.interval_cycles
         self._repeats -= times
         self._next += times * self.interval_cycles
@@ -187,9 +187,7 @@ class BatchedTransfers:
         for move in self._moves:
             queue, source, run, victim, pages, target, _ = move
             self._memory.commit(queue, run, pages * times, source, target, victim)
-            if self._observer is not None:
-                end = self._next + (times - 1) * self.interval_cycles
-                self._report(move, move.pages * times, end)
+            self._report(move, move.pages * times, self._next + (times - 1) * self.interval_cycles)
         for pool, count in lent:
             pool.free -= count
         for pool, _ in lent:
@@ -197,10 +195,10 @@ class BatchedTransfers:
 
     def _stream(self, pages: int) -> None:
         """Let so many pages of the last batch's run arrive, past one victim after another."""
-        queue, source, run, _, _, _, demanded = last = self._moves[-1]
-        memory, victims, is_demanded, done = self._memory, self._victims, self._is_demanded(last), 0
+        queue, source, run, _, _, _, demanded = self._moves[-1]
+        memory, victims, done = self._memory, self._victims, 0
         while done < pages:
-            victim = victims.choose(memory, is_demanded)
+            victim = victims.choose(memory, demanded or run.tensor in memory.needed)
             if victim is None:
                 raise InvariantError("fewer pages make room than were foreseen")
             count, target = min(victim.count, pages - done), self._target_of(victim)
@@ -218,9 +216,6 @@ class BatchedTransfers:
             until = self._next + (stop - 1) // quota * self.interval_cycles
             self._report(move, stop - start, until, since)
 
-    def _is_demanded(self, move: Move) -> bool:
-        return move.demanded or move.run.tensor in self._memory.needed
-
     def _form_batch(self) -> None:
         self.events += 1
         self._moves = []
@@ -236,13 +231,9 @@ class BatchedTransfers:
             self._arrive(queues.fault, demanded=True)
         if any(queues.prefetch):
             self._arrive(queues.prefetch, demanded=False)
-            if not self._moves and self._memory_waits():
+            if not self._moves and self._memory.awaits_needed:
                 self._arrive(queues.prefetch, demanded=True)
         self._foresee()
-
-    def _memory_waits(self) -> bool:
-        moving = self._memory.moving
-        return any(moving[tensor] for tensor in self._memory.needed)
 
     def _evict(self) -> None:
         queues, pool = self._memory.queues, self._host_pool
@@ -354,7 +345,7 @@ class BatchedTransfers:
 
     def _foresee(self) -> None:
         """Decide how many of the following batches must make the same moves as this one."""
-        self._memory.space.note_peak()
+        self._memory.note_peak()
         self._changes = self._door.changes
         moves, previous = self._moves, self._previous
         self._previous = moves
@@ -394,7 +385,8 @@ class BatchedTransfers:
             return 0
         most = min(most, repeats_in_room(memory, moves, self._link_pages))
         pages = 0
-        for victim in self._victims.upcoming(memory, self._is_demanded(move)) if most else ():
+        is_demanded = move.demanded or move.run.tensor in memory.needed
+        for victim in self._victims.upcoming(memory, is_demanded) if most else ():
             if victim.tensor in memory.needed or self._target_of(victim) not in targets:
                 break
             pages += victim.count

@@ -128,7 +128,7 @@ class NextChange:
         first, memory = users[0], users[0].lane.site.memory
         if len(users) > 1:
             return memory.recency.merge_pages
-        return first.run.count if first.source == Location.GPU else memory.space.merging(first.run.tensor)
+        return first.run.count if first.source == Location.GPU else memory.merging(first.run.tensor)
 
     def _refilled_room(self, rooms: _Rooms, flows: list[Flow]) -> _Place | None:
         """Return the smallest room that is always made before its users need it.

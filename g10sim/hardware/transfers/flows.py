@@ -6,7 +6,6 @@ from collections import deque
 
 from g10sim.hardware.links import Link, Share
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.pools import Pool
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, VictimRule
 from g10sim.records import Location
@@ -39,31 +38,32 @@ class Flow(Share):
     def __init__(
         self,
         lane: Lane,
-        source: Location,
-        victim: Run | None,
-        target: Location,
         links: list[Link],
         rank: int,
-        filled: Pool | None,
+        target: Location = Location.NONE,
+        victim: Run | None = None,
         owner: Site | None = None,
     ) -> None:
-        run = lane.queue[0]
+        run, source = lane.queue[0], lane.source
         super().__init__(links, run.rate)
         self.lane, self.run, self.source = lane, run, source
         self.victim, self.target, self.rank = victim, target, rank
         self.owner = owner if owner is not None else lane.site
-        self.filled = filled
+        self.filled = lane.site.memory.pools[target] if target and target != source else None
         self.progress = lane.carry
         self.follows = False
 
 
 class Lane:
-    """A queue of one job; ``carry`` is the part of a page that has already moved (bytes times hertz)."""
+    """A queue of one job, and where its pages lie.
 
-    __slots__ = ("carry", "gpu", "queue", "site")
+    ``carry`` is the part of a page that has already moved (bytes times hertz).
+    """
 
-    def __init__(self, queue: deque[Run], site: Site) -> None:
-        self.gpu, self.queue, self.site = site.gpu, queue, site
+    __slots__ = ("carry", "gpu", "queue", "site", "source")
+
+    def __init__(self, queue: deque[Run], site: Site, source: Location) -> None:
+        self.gpu, self.queue, self.site, self.source = site.gpu, queue, site, source
         self.carry = 0
 
 
@@ -81,10 +81,12 @@ class Site:
         self.is_buffered = memory.pins or bool(memory.pageable)
         queues = memory.queues
         self.arrivals = [
-            (Lane(queues.fault[place], self), Lane(queues.prefetch[place], self), place)
+            (Lane(queues.fault[place], self, place), Lane(queues.prefetch[place], self, place))
             for place in memory.origins
         ]
-        self.evictions = [(Lane(queues.evict[place], self), place) for place in reversed(memory.tiers)]
+        self.evictions = [
+            (Lane(queues.evict[place], self, Location.GPU), place) for place in reversed(memory.tiers)
+        ]
         self.flows: list[Flow] = []
         self.is_stale = self.has_news = True
         self.shares_links = self.crosses_link = self.had_room = False

@@ -165,8 +165,7 @@ class FluidTransfers:
         in_turn = not self._rates.is_fair and site.memory.queues.busy
         if in_turn or any(isinstance(pool, FlashPool) and pool.used for pool in self._pools.values()):
             return None
-        lanes = (lane for first, second, _ in site.arrivals for lane in (first, second))
-        carried = [lane.carry for lane in (*lanes, *(lane for lane, _ in site.evictions))]
+        carried = [lane.carry for lane in (*chain(*site.arrivals), *(lane for lane, _ in site.evictions))]
         sent = [(message.work, message.limit, message.is_access) for message in self._messages]
         pinned = self._heads.pinned
         sent += [] if pinned is None else [(len(pinned), 0, False)]
@@ -256,7 +255,7 @@ class FluidTransfers:
         sites = self._sites.values()
         for site in sites:
             site.memory.settle()
-        if len(sites) > 1 and any(site.memory.space.waiting for site in sites):
+        if len(sites) > 1 and any(site.memory.waiting for site in sites):
             for site in sites:  # what one job gave back is there for those before it, too
                 site.memory.settle()
 
@@ -358,9 +357,9 @@ class FluidTransfers:
         for site in self._sites.values():
             if site.crosses_link:
                 site.busy_cycles += cycles
-            if site.flows or site.memory.space.notes_arrivals:
-                site.memory.space.note_peak()
-                if site.memory.space.reorder():
+            if site.flows or site.memory.notes_arrivals:
+                site.memory.note_peak()
+                if site.memory.reorder():
                     self._flows, site.is_stale = None, True
                 elif bool(site.memory.frames.free) != site.had_room:
                     site.is_stale = True

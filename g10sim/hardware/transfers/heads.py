@@ -53,16 +53,16 @@ class Heads:
         """Return the flows of a job."""
         flows = self._evictions(site)
         evicting = bool(flows)
-        for lane, later, source in site.arrivals:
+        for lane, later in site.arrivals:
             if lane.queue:
-                self._add_arrival(flows, lane, source, DEMAND, evicting)
+                self._add_arrival(flows, lane, DEMAND, evicting)
             elif later.queue:
                 needed = later.queue[0].tensor in site.memory.needed
-                self._add_arrival(flows, later, source, DEMAND if needed else PREFETCH, evicting)
-        if not flows and any(site.memory.moving[tensor] for tensor in site.memory.needed):
-            for _, later, source in site.arrivals:
+                self._add_arrival(flows, later, DEMAND if needed else PREFETCH, evicting)
+        if not flows and site.memory.awaits_needed:
+            for _, later in site.arrivals:
                 if later.queue:
-                    self._add_arrival(flows, later, source, DEMAND, evicting)
+                    self._add_arrival(flows, later, DEMAND, evicting)
         if self._staging is not None:
             return [flow for flow in flows if self._staging.is_ready(flow.run)]
         return flows
@@ -77,7 +77,7 @@ class Heads:
                 links = self.topology.outward(site.gpu, target)
                 self._start_copy(lane, target, links)
                 links = self._staged(site, lane.queue[0].tensor, target, links)
-                flows.append(Flow(lane, _GPU, None, target, links, EVICT, self._pools[target]))
+                flows.append(Flow(lane, links, EVICT, target))
                 if self._staging is not None and target != wish:
                     flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
         return flows
@@ -117,15 +117,14 @@ class Heads:
         bandwidth = min(bandwidth, slow or bandwidth)
         return demand_rate(pages * self._page_bytes, bandwidth, wait_ps, 1) if wait_ps else bandwidth
 
-    def _add_arrival(
-        self, flows: list[Flow], lane: Lane, source: Location, rank: int, evicting: bool
-    ) -> None:
-        site, links = lane.site, self.topology.inward(lane.gpu, source)
+    def _add_arrival(self, flows: list[Flow], lane: Lane, rank: int, evicting: bool) -> None:
+        site, source = lane.site, lane.source
+        links = self.topology.inward(lane.gpu, source)
         self._start_copy(lane, source, links)
         links = self._staged(site, lane.queue[0].tensor, source, links)
         follows = evicting and rank == PREFETCH
         if follows or site.memory.frames.free:
-            flows.append(Flow(lane, source, None, _NONE, links, rank, None))
+            flows.append(Flow(lane, links, rank))
             flows[-1].follows = follows and not site.memory.frames.free
             return
         victim, owner = self._victim(site, demanded=rank == DEMAND)
@@ -135,7 +134,7 @@ class Heads:
         if rank == PREFETCH and owner is site and site.victims.spares(lane.queue[0].tensor, victim.tensor):
             return
         if owner.memory.kept_in(victim.tensor, victim.count) or owner.victims.is_worthless(victim.tensor):
-            flows.append(Flow(lane, source, victim, _NONE, links, rank, None, owner))
+            flows.append(Flow(lane, links, rank, _NONE, victim, owner))
             return
         target = self._destination(source, self._nearest)
         if target is None:
@@ -143,8 +142,7 @@ class Heads:
         outward = self.topology.outward(lane.gpu, target)
         limit = self._limit_with_victim(lane.queue[0].rate, victim, owner, target, outward)
         both = [*links, *self._staged(owner, victim.tensor, target, outward)]
-        filled = None if target == source else self._pools[target]
-        flows.append(Flow(lane, source, victim, target, both, rank, filled, owner))
+        flows.append(Flow(lane, both, rank, target, victim, owner))
         flows[-1].limit = limit
 
     def _limit_with_victim(

@@ -49,7 +49,7 @@ class Checker:
         for pool in memory.pools.values():
             _require(pool.free >= 0, f"{where}: {pool.name} is over its capacity")
         if not self._streams:
-            missing = [t for t in kernel.tensors if t in memory.needed and not memory.space.is_usable(t)]
+            missing = [t for t in kernel.tensors if t in memory.needed and not memory.is_usable(t)]
             _require(not missing, f"{where}: computes without tensors {missing[:5]}")
 
     def kernel_ended(self, record: KernelRecord) -> None:
@@ -110,4 +110,4 @@ def check_conservation(memory: Residency, where: str) -> None:
             f"{where}: tensor {tensor} is ordered wrongly",
         )
     _require(on_gpu == memory.filled, f"{where}: {on_gpu} pages on the GPU, {memory.filled} counted")
-    memory.space.check()
+    memory.check()

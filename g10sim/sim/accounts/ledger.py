@@ -62,7 +62,7 @@ class Ledger:
     def open_iteration(self, now: int) -> None:
         """Start accounting for an iteration."""
         memory = self._memory
-        memory.space.restart_peaks()
+        memory.restart_peaks()
         for pool in memory.pools.values():
             pool.watch(self._job)
         self._start, self._before = now, memory.traffic.snapshot()
@@ -108,7 +108,7 @@ class Ledger:
                 (inputs.at[place] + outputs.at[place] for place in self._memory.tiers),
             ),
             first_touch_pages=inputs.at[0] + outputs.at[0],
-            gpu_pages=self._memory.space.used_pages,
+            gpu_pages=self._memory.used_pages,
             tier_pages=_labelled(memory_columns(tiers, "{}_pages"), (pool.used for pool in self._memories())),
         )
 
@@ -147,7 +147,7 @@ class Ledger:
         drives = [
             pool.figures_since(self._drives_before[place]) for place, pool in reversed(memory.pools.items())
         ]
-        memory.space.note_peak()
+        memory.note_peak()
         traffic, before = memory.traffic, self._before
         record = IterationRecord(
             job=self._job,
@@ -162,13 +162,13 @@ class Ledger:
             stalls=tuple(sorted(self._stalls.items())),
             traffic=self._traffic(),
             page_faults=traffic.faults - before.faults,
-            peak_gpu_bytes=memory.space.peak_used * page,
+            peak_gpu_bytes=memory.peaks[0] * page,
             peaks=_labelled(
                 memory_columns(memory.kinds, "peak_{}_bytes"),
                 (pool.peak(self._job) * page for pool in self._memories()),
             ),
-            contiguous=memory.space.figures(),
-            peak_gpu_bytes_of_all=memory.space.peak_used_by_all * page,
+            contiguous=memory.figures(),
+            peak_gpu_bytes_of_all=memory.peaks[1] * page,
             flash=next(filter(None, drives), None),
             in_place_read_bytes=traffic.read_in_place - before.read_in_place,
             in_place_written_bytes=traffic.written_in_place - before.written_in_place,

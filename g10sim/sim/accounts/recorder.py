@@ -62,7 +62,7 @@ class Recorder:
             MemoryRecord(
                 time,
                 gpu,
-                memory.space.used_pages * page,
+                memory.used_pages * page,
                 {
                     column: pool.used * page
                     for column, pool in zip(

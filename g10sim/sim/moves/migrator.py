@@ -189,8 +189,8 @@ class Migrator:
 
     def keep_uncompressed(self) -> None:
         """Leave tensors in host memory uncompressed unless compression has begun."""
-        if isinstance(self._memory.space, Contiguous):
-            self._memory.space.drop_compression()
+        if isinstance(self._memory, Contiguous):
+            self._memory.drop_compression()
 
     def drop(self, tensor: int) -> None:
         """Forget a tensor's contents and have it computed again when it is read."""

@@ -40,7 +40,7 @@ def count_faults(
 
     A tensor that is both counts as an input only, but its pages belong to both sides.
     """
-    sizes, pages, held = memory.sizes, memory.pages, memory.space.held
+    sizes, pages, held = memory.sizes, memory.pages, memory.held
     inputs, outputs = FaultCount([0] * len(pages)), FaultCount([0] * len(pages))
     seen: set[int] = set()
     for count, tensors in ((inputs, read), (outputs, written)):

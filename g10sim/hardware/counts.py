@@ -1,0 +1,340 @@
+"""Pages of one job's tensors by place: integers per tensor, queues of runs, and one commit of pages."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from g10sim.hardware.door import Door
+from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.queues import Queues, Traffic
+from g10sim.hardware.recency import Recency
+from g10sim.hardware.runs import Run
+from g10sim.records import Location, Tiers
+
+_NONE, _GPU = Location.NONE, Location.GPU
+
+
+class Counts:
+    """Counts of one job's pages with respect to one GPU, and how they change.
+
+    ``sizes`` are tensors in pages. ``pages[place][tensor]`` are those of a tensor at a place and not in
+    transfer: ``absent`` without contents, ``idle`` on the GPU, further ones in memory tiers, whose ``pools``
+    jobs share; ``moving`` are in a queue, wherever they lie. Together they are the tensor's size. ``frames``
+    are the GPU's pages, of which this job has ``filled`` some. ``needed`` is the running (or waiting)
+    kernel's working set. Tensors that are ``storing`` are on their way from host memory to another tier, or
+    leave the GPU after a collective; ``pageable`` ones are not pinned in host memory, others when they cross
+    first, if the job ``pins``. ``copies`` names the tier that all pages of a tensor on the GPU came from: it
+    has them still where nothing has written them, as nothing does of ``frozen`` ones. Where the job
+    ``keeps_copies``, ``copied`` counts the pages of any tensor that came from there and that nothing has
+    written since. All of it changes only while the ``door`` is open.
+    """
+
+    notes_arrivals = False
+    """True if ``arrived`` wants to know what has arrived."""
+    refaults = True
+    """True if the running kernel's pages that leave fault again."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        frames: Frames,
+        page_bytes: int,
+        pools: Sequence[Pool],
+        door: Door | None = None,
+    ) -> None:
+        self.sizes = list(sizes)
+        self.page_bytes = page_bytes
+        self.frames = frames
+        self.filled = 0
+        self.pools = {pool.tier.place: pool for pool in pools}
+        self.tiers = tuple(self.pools)
+        self.kinds: Tiers = {pool.tier.name: pool.tier.kind for pool in pools}
+        self.origins = (*reversed(self.tiers), _NONE)
+        self.pages = [list(sizes), *([0] * len(sizes) for _ in range(1 + len(pools)))]
+        self.absent, self.idle = self.pages[_NONE], self.pages[_GPU]
+        self.moving = [0] * len(sizes)
+        self.copies: list[Location | None] = [None] * len(sizes)
+        self.copied = [0] * len(sizes)
+        self.recency = Recency(len(sizes), frames.clock)
+        self.queues = Queues(len(self.pages))
+        self.traffic = Traffic([0] * len(self.pages), [0] * len(self.pages))
+        self.needed: frozenset[int] = frozenset()
+        self.storing: frozenset[int] = frozenset()
+        self.frozen: frozenset[int] = frozenset()
+        self.pageable: frozenset[int] = frozenset()
+        self.pins = self.keeps_copies = False
+        self.door = door or Door()
+
+    def describe(
+        self,
+        frozen: frozenset[int],
+        pageable: frozenset[int] = frozenset(),
+        *,
+        pins: bool = False,
+        keeps_copies: bool = False,
+    ) -> None:
+        """Say before time starts which tensors are frozen or pageable, and whether the job pins others.
+
+        Whether it ``keeps_copies`` of those that are not frozen, too.
+        """
+        self.frozen, self.pageable = frozen, pageable
+        self.pins, self.keeps_copies = pins, keeps_copies
+
+    def written(self, tensors: Iterable[int]) -> None:
+        """Note that a kernel has written tensors: what tiers have of them is outdated."""
+        self.door.enter()
+        for tensor in tensors:
+            self.copies[tensor], self.copied[tensor] = None, 0
+
+    def lies(self) -> array[int]:
+        """Return the pages of every tensor at every place, then those in transfer."""
+        return array("q", chain(*self.pages, self.moving))
+
+    @property
+    def awaits_needed(self) -> bool:
+        """Tell whether pages of the working set are in transfer."""
+        return any(self.moving[tensor] for tensor in self.needed)
+
+    def take(self, count: int) -> None:
+        """Fill empty pages of the GPU; a negative count empties some."""
+        self.door.enter()
+        self.frames.free -= count
+        self.filled += count
+
+    def tier_for(self, pages: int) -> Location:
+        """Return the first memory tier with room for so many pages; without any, the last."""
+        return next((tier for tier in self.tiers if self.pools[tier].free >= pages), self.tiers[-1])
+
+    def commit(
+        self,
+        queue: deque[Run],
+        run: Run,
+        count: int,
+        source: Location,
+        target: Location,
+        victim: Run | None = None,
+        owner: Counts | None = None,
+    ) -> None:
+        """Let pages of a queued run arrive from ``source``, or leave for ``target`` where that is the GPU.
+
+        Arrivals take empty pages, or the room of as many pages of a ``victim``, which go to ``target``; the
+        victim lies in this memory unless it has another ``owner``.
+        """
+        self.door.enter()
+        tensor = run.tensor
+        run.count -= count
+        if run.is_empty:
+            self.traffic.moved_in[source] += count
+        elif source is _GPU:
+            self.moving[tensor] -= count
+            self.frames.free += count
+            self.filled -= count
+            self._put(tensor, count, target)
+        else:
+            self.moving[tensor] -= count
+            self.filled += count
+            self._add(tensor, count, source)
+            if victim is None:
+                self.frames.free -= count
+            else:
+                (owner or self)._make_way(victim, count, target)
+        if not run.count and queue and queue[0] is run:
+            queue.popleft()
+
+    def _make_way(self, victim: Run, count: int, target: Location) -> None:
+        """Let pages in the eviction order leave the GPU."""
+        tensor = victim.tensor
+        kept = None if target else self.kept_in(tensor, count)
+        victim.count -= count
+        self.idle[tensor] -= count
+        self.filled -= count
+        self._forget_copies(tensor, count if kept else 0)
+        if kept:
+            self._put(tensor, count, kept, is_copied=False)
+        elif target:
+            self._put(tensor, count, target)
+        else:
+            self.absent[tensor] += count
+
+    def kept_in(self, tensor: int, count: int, wish: Location = _NONE) -> Location | None:
+        """Return the tier that has kept its copy of unchanged pages of a tensor, and room for so many.
+
+        None as well where the pages are copied to a faster tier, the one where they are wished, that has room
+        for the whole tensor beside those whose copies it has kept: they come back from there sooner, and are
+        clean from then on.
+        """
+        tier = self.copies[tensor] if self.keeps_copies or tensor in self.frozen else None
+        pool = self.pools[tier] if tier else None
+        if pool is None or not pool.keeps_copies or pool.free < count or self.clean_pages(tensor) < count:
+            return None
+        if wish and self.tiers.index(wish) < self.tiers.index(pool.tier.place):
+            kept = range(len(self.sizes)) if self.keeps_copies else self.frozen
+            theirs = (other for other in kept if self.copies[other] == wish)
+            lent = sum(self.sizes[other] - self.pages[wish][other] for other in (*theirs, tensor))
+            return None if self.pools[wish].free >= lent else tier
+        return tier
+
+    def clean_pages(self, tensor: int) -> int:
+        """Return the pages on the GPU that their tier has unchanged, if it has kept its copies at all."""
+        return self.copied[tensor] if self.keeps_copies else self.idle[tensor]
+
+    def _forget_copies(self, tensor: int, count: int) -> None:
+        """Count out clean pages that have left; others have left while there were others."""
+        if self.keeps_copies:
+            self.copied[tensor] = min(self.copied[tensor] - count, self.idle[tensor])
+
+    def arrive(self, tensor: int, count: int, source: Location) -> None:
+        """Add pages that came from elsewhere (or were just allocated) to the recent end."""
+        self.door.enter()
+        self._add(tensor, count, source)
+
+    def _add(self, tensor: int, count: int, source: Location) -> None:
+        if source:
+            self.pools[source].fetch(self, tensor, count)
+            self.traffic.moved_in[source] += count
+        if self.keeps_copies and source:
+            self.copied[tensor] = count + (self.copied[tensor] if self.copies[tensor] == source else 0)
+            self.copies[tensor] = source
+        elif self.copies[tensor] != source and not self.keeps_copies:
+            self.copies[tensor] = None if self.idle[tensor] else source
+        self.idle[tensor] += count
+        self.recency.append(tensor, count)
+        if self.notes_arrivals:
+            self.arrived(tensor, source)
+
+    def arrived(self, tensor: int, source: Location) -> None:
+        """Do nothing: nobody waits for all of a tensor."""
+
+    def _put(self, tensor: int, count: int, target: Location, *, is_copied: bool = True) -> None:
+        """Put pages that left the GPU where they went; the running kernel's may fault again from there."""
+        if target and is_copied:
+            self.pools[target].store(self, tensor, count)
+            self.traffic.moved_out[target] += count
+        elif target:
+            self.pools[target].place(self, tensor, count)
+        if not target or tensor not in self.needed or not self.refaults:
+            self.pages[target][tensor] += count
+            return
+        self.moving[tensor] += count
+        queue = self.queues.fault[target]
+        if queue and queue[-1].tensor == tensor:
+            queue[-1].count += count
+        else:
+            queue.append(Run(tensor, count))
+
+    def touch(self, *tensors: int) -> None:
+        """Make resident pages of tensors the most recent ones, one tensor after another."""
+        self.door.enter()
+        idle = self.idle
+        self.recency.renew([(tensor, idle[tensor]) for tensor in tensors if idle[tensor]])
+
+    def send(self, run: Run, target: Location) -> None:
+        """Queue pages that are here to leave."""
+        self.door.enter()
+        self.idle[run.tensor] -= run.count
+        self.moving[run.tensor] += run.count
+        if self.idle[run.tensor]:
+            self.recency.take(run.tensor, run.count)
+        else:
+            self.recency.remove(run.tensor)
+        self.queues.evict[target].append(run)
+
+    def return_clean(self, tensor: int, count: int, target: Location) -> None:
+        """Put pages back where a copy of them has been all the time."""
+        self.door.enter()
+        self.idle[tensor] -= count
+        self._forget_copies(tensor, count)
+        self.recency.take(tensor, count)
+        self.take(-count)
+        self.pools[target].place(self, tensor, count)
+        self.pages[target][tensor] += count
+
+    def forget(self, tensor: int, *, but_for_gpu: bool = False) -> None:
+        """Drop the contents of what is not in transfer."""
+        self.door.enter()
+        self.copied[tensor] = 0
+        for place in self.tiers if but_for_gpu else (_GPU, *self.tiers):
+            count = self.pages[place][tensor]
+            if not count:
+                continue
+            self.pages[place][tensor] = 0
+            self.absent[tensor] += count
+            if place == _GPU:
+                self.recency.remove(tensor)
+                self.take(-count)
+            else:
+                self.pools[place].drop(self, tensor, count)
+
+    def pass_on(self, tensor: int) -> None:
+        """Put what memory tiers hold of a tensor into the last of them."""
+        self.door.enter()
+        last = self.tiers[-1]
+        for place in self.tiers[:-1]:
+            count = self.pages[place][tensor]
+            self.pages[place][tensor] = 0
+            self.pools[place].drop(self, tensor, count)
+            self.pages[last][tensor] += count
+            self.pools[last].store(self, tensor, count)
+
+    def allocate_in(self, place: Location, tensor: int) -> None:
+        """Give pages without contents room in a memory tier, as far as it has any."""
+        self.door.enter()
+        count = min(self.absent[tensor], self.pools[place].free)
+        if count:
+            self.pools[place].store(self, tensor, count)
+            self.absent[tensor] -= count
+            self.pages[place][tensor] += count
+
+    def carry_over(self, tensor: int, count: int, source: Location, target: Location) -> None:
+        """Let pages come from one tier to another, which has kept room for them."""
+        self.door.enter()
+        self.pools[source].fetch(self, tensor, count)
+        self.pages[source][tensor] -= count
+        self.pages[target][tensor] += count
+
+    def begin_store(self, tensor: int) -> None:
+        """Note that a tensor is on its way from host memory to another tier, or waits before it leaves."""
+        self.door.enter()
+        self.storing |= {tensor}
+
+    def end_store(self, tensor: int) -> None:
+        """Note that it has left host memory, stays, or may leave the GPU now."""
+        self.door.enter()
+        self.storing -= {tensor}
+
+    def store_in(self, target: Location, tensor: int, count: int, source: Location) -> None:
+        """Let pages go from one tier to another that has room for them."""
+        self.door.enter()
+        self.pools[target].store(self, tensor, count)
+        self.carry_over(tensor, count, source, target)
+
+    def withdraw(self, tensor: int) -> None:
+        """Take pages out of every queue; they stay where they lie."""
+        self.door.enter()
+        if not self.moving[tensor]:
+            return
+        for queues in (self.queues.prefetch, self.queues.fault):
+            for place in self.origins:
+                self.pages[place][tensor] += self._removed(queues[place], tensor)
+        self.withdraw_eviction(tensor)
+
+    def withdraw_eviction(self, tensor: int) -> None:
+        """Keep what is still here of a tensor that was to be evicted."""
+        self.door.enter()
+        kept = sum(self._removed(self.queues.evict[place], tensor) for place in self.tiers)
+        if kept:
+            self.copies[tensor] = self.copies[tensor] if self.keeps_copies else None
+            self.idle[tensor] += kept
+            self.recency.append(tensor, kept)
+
+    def _removed(self, queue: deque[Run], tensor: int) -> int:
+        count = sum(run.count for run in queue if run.tensor == tensor and not run.is_empty)
+        if count:
+            kept = [run for run in queue if run.tensor != tensor or run.is_empty]
+            queue.clear()
+            queue.extend(kept)
+            self.moving[tensor] -= count
+        return count

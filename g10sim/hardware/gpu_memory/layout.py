@@ -1,0 +1,138 @@
+"""Blocks of one job's tensors in GPU memory: where they go, and how much they take over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from g10sim.hardware.gpu_memory.allocators.space import Allocator
+from g10sim.hardware.gpu_memory.placement import FitRule, PlannedAddresses
+from g10sim.hardware.host_memory.compression import Expanded, index_owner
+from g10sim.hardware.host_memory.host_buffers import HostBuffers
+from g10sim.hardware.pools import Frames
+from g10sim.records import ContiguousRecord, Location
+
+_BUFFER = -1
+
+CopyRate = Callable[[int, Location, bool], int]
+"""Fastest rate in bytes/second of a copy of so many pages from or to a place; True for one that leaves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where blocks of one job's tensors go, and how their copies move.
+
+    ``rules`` say for each tensor where its block goes; a tensor without a rule needs none of its own.
+    ``scratch_pages`` are set aside for all. ``shared`` are the GPU's pages where other jobs use them, too;
+    ``allocator`` takes its own from them. What is fetched while it leaves is called back (``recalls``) or
+    read once more, unless it is one of the ``weights``. Where space ``returns_between_kernels`` only, what
+    has left while a kernel ran keeps its block until the kernel has ended. ``buffers`` are those in the
+    memory of the ``staged`` tier. Tensors that are ``expanded`` take more pages here than move, and leave an
+    index behind.
+    """
+
+    allocator: Allocator
+    rules: Sequence[FitRule | None]
+    copy_rate: CopyRate
+    recalls: bool
+    buffers: HostBuffers
+    staged: Location | None
+    weights: Container[int] = frozenset()
+    returns_between_kernels: bool = False
+    expanded: Mapping[int, Expanded] = field(default_factory=dict)
+    scratch_pages: int = 0
+    shared: Frames | None = None
+
+
+class Blocks:
+    """Gives tensors and scratch space their blocks, and counts the pages in use, each cycle for itself."""
+
+    def __init__(self, layout: Layout, sizes: Sequence[int]) -> None:
+        self.allocator, self.scratch_pages = layout.allocator, layout.scratch_pages
+        self._layout, self._sizes = layout, sizes
+        self._peak_used = 0
+        self._page_cycles = self._counted_at = self._counted_from = 0
+        self._largest_hole_at_peak = self.allocator.largest_hole_pages
+
+    def needs_space(self, tensor: int) -> bool:
+        """Tell whether a tensor has a block of its own when it is on the GPU."""
+        return self._layout.rules[tensor] is not None
+
+    def is_missing(self, tensor: int) -> bool:
+        """Tell whether a tensor needs a block and has none."""
+        return self.needs_space(tensor) and tensor not in self.allocator
+
+    def pages(self, tensor: int) -> int:
+        """Pages of GPU memory that a tensor needs."""
+        expanded = self._layout.expanded.get(tensor)
+        return self._sizes[tensor] if expanded is None else expanded.block_pages
+
+    def allocate(self, tensor: int) -> bool:
+        """Give a tensor its block; False where there is no room, or it needs none."""
+        return self._allocate(tensor, self.pages(tensor), self._layout.rules[tensor])
+
+    def reserve_scratch(self, rule: FitRule) -> bool:
+        """Set a block aside for scratch space, if there is to be any; False where there is no room."""
+        return not self.scratch_pages or self._allocate(_BUFFER, self.scratch_pages, rule)
+
+    def keep_index(self, tensor: int) -> None:
+        """Give what it takes to expand a tensor that has left a block: there is room, as it has just left."""
+        expanded = self._layout.expanded.get(tensor)
+        if expanded is not None and expanded.index_pages:
+            self._allocate(index_owner(tensor), expanded.index_pages, self._layout.rules[tensor])
+
+    def _allocate(self, owner: int, pages: int, rule: FitRule | None) -> bool:
+        self._count()
+        return rule is not None and self.allocator.allocate(owner, pages, rule)
+
+    def release(self, tensor: int = _BUFFER) -> None:
+        """Take back a tensor's block, if it has one, or that of scratch space."""
+        self._count()
+        self.allocator.release(tensor)
+
+    def _count(self) -> None:
+        """Add up the pages in use so far: called before their number changes."""
+        now = self._layout.buffers.now
+        self._page_cycles += self.allocator.used_pages * (now - self._counted_at)
+        self._counted_at = now
+
+    def note_peak(self) -> None:
+        """Remember the largest number of GPU pages that belong to somebody, and the largest hole then."""
+        if self.allocator.used_pages > self._peak_used:
+            self._peak_used = self.allocator.used_pages
+            self._largest_hole_at_peak = self.allocator.largest_hole_pages
+
+    @property
+    def peaks(self) -> tuple[int, int]:
+        """Most pages of the GPU in use since peaks were restarted: by this job, and by all."""
+        shared = self._layout.shared
+        return self._peak_used, self._peak_used if shared is None else shared.peak(id(self))
+
+    @property
+    def pages_of_others(self) -> int:
+        """GPU pages that other jobs have."""
+        return 0 if self._layout.shared is None else self._layout.shared.used - self.allocator.used_pages
+
+    def restart_peaks(self) -> None:
+        """Begin to look for peaks anew, and with the first of every tensor's planned addresses."""
+        self._counted_at = self._counted_from = self._layout.buffers.now
+        self._page_cycles = self._peak_used = 0
+        if self._layout.shared is not None:
+            self._layout.shared.watch(id(self))
+        self.note_peak()
+        self.allocator.restart()
+        self._layout.buffers.watch()
+        for rule in self._layout.rules:
+            if isinstance(rule, PlannedAddresses):
+                rule.restart()
+
+    def figures(self, page_bytes: int) -> ContiguousRecord:
+        """Return what the allocator needed and how far it was in pieces since peaks were restarted."""
+        self._count()
+        cycles = self._counted_at - self._counted_from
+        return ContiguousRecord(
+            reserved_gpu_bytes=self.allocator.reserved_pages * page_bytes,
+            largest_hole_bytes=self._largest_hole_at_peak * page_bytes,
+            peak_pinned_bytes=self._layout.buffers.peak_bytes,
+            mean_gpu_bytes=(self._page_cycles / cycles if cycles else self._peak_used) * page_bytes,
+        )
