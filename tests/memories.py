@@ -1,5 +1,7 @@
 """Places, pools and memories to put together by hand."""
 
+from types import SimpleNamespace
+
 from g10sim.config.tiers import Tier
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Frames, Pool
@@ -7,6 +9,10 @@ from g10sim.records import Location
 
 NONE, GPU = Location.NONE, Location.GPU
 HOST, FLASH = Location(2, "HOST"), Location(3, "FLASH")
+
+
+NO_VICTIMS = SimpleNamespace(asks_policy=False)
+"""The rule of a memory that never fills."""
 
 
 def host_pool(pages, page=4096):

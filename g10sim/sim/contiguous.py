@@ -33,10 +33,13 @@ from g10sim.policies.interface.policy import Place, PlannedPlace, Policy
 from g10sim.records import Location, StallReason
 from g10sim.sim.accounts.ledger import Execution
 from g10sim.sim.accounts.owners import WaitLog, fault_reason
-from g10sim.sim.beside.collectives import Collectives
+from g10sim.sim.context import JobContext
 from g10sim.sim.executor import JobRun
 from g10sim.sim.machine import Machine
+from g10sim.sim.moves.reactions import Reactions
+from g10sim.sim.stages.fetching import Fetching
 from g10sim.sim.stages.working_set import free_room, released_after
+from g10sim.sim.view import View
 from g10sim.trace.model import Kernel, Tensor, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
@@ -164,78 +167,58 @@ def _rule(place: Place | PlannedPlace, policy: Policy, tensor: Tensor, page_byte
     return PlannedAddresses([address // page_bytes for address in addresses], fallback)
 
 
-class ContiguousRun(JobRun):
-    """A job whose kernels wait until every tensor that they use is on the GPU as a whole."""
+class WholeFetching(Fetching):
+    """Brings the data of kernels that wait until every tensor that they use is on the GPU as a whole."""
 
-    def _prepare(self) -> None:
-        policy, trace = self.context.policy, self.job.trace
-        if not isinstance(self.memory, Contiguous):
+    def __init__(self, context: JobContext, view: View, reactions: Reactions) -> None:
+        if not isinstance(context.memory, Contiguous):
             raise InvariantError("whole tensors need contiguous memory")
-        self._space = self.memory
-        fetches_weights = self._behaviour.absent_weights == "fetched"
+        self._space, self._reactions = context.memory, reactions
+        super().__init__(context, view, self._waited_for(context), asks_policy=False)
+        self._demanded: dict[int, StallReason] = {}
+        self._makes_room = reactions.has("on_out_of_memory")
+        self.make_room = self._make_room
+
+    def _waited_for(self, context: JobContext) -> list[tuple[int, ...]]:
+        """Return the tensors that each kernel waits for, in the policy's order. Raises PolicyError."""
+        policy, trace = context.policy, context.job.trace
+        fetches_weights = context.behaviour.absent_weights == "fetched"
         waited_for = {
             tensor.id
             for tensor in trace.tensors
             if self._space.blocks.needs_space(tensor.id) and (fetches_weights or not tensor.persistent)
         }
-        self._tensors = [
-            tuple(tensor for tensor in policy.allocation_order(kernel) if tensor in waited_for)
-            for kernel in trace.kernels
-        ]
-        self._needed = [frozenset(tensors) for tensors in self._tensors]
-        for kernel, needed in zip(trace.kernels, self._needed, strict=True):
-            forgotten = waited_for.intersection(kernel.tensors) - needed
+        found = []
+        for kernel in trace.kernels:
+            order = policy.allocation_order(kernel)
+            found.append(tuple(tensor for tensor in order if tensor in waited_for))
+        for kernel, tensors in zip(trace.kernels, found, strict=True):
+            forgotten = waited_for.intersection(kernel.tensors).difference(tensors)
             if forgotten:
                 raise PolicyError(
                     f"policy '{policy.name}', kernel {kernel.id}: allocation_order leaves out tensor "
                     f"'{trace.tensors[min(forgotten)].name}'; allowed: all tensors of the kernel"
                 )
-        self._dying = released_after(trace)
-        self._demanded: dict[int, StallReason] = {}
-        self._makes_room = self._reactions.has("on_out_of_memory")
+        return found
 
-    def _own_collectives(self) -> Collectives:
-        return Collectives(self.context, self._dying, self._migrator.release, self._make_room)
-
-    def _occupy(self) -> Generator[Event, Any, None]:
-        shares = self._gpu.working_sets is not None
-        if shares:
-            with self._alter():
-                _move_in(self._space, self.job.trace, self.context.policy)
-        yield from super()._occupy()
-        if shares:
-            with self._alter():
-                self._space.give_up_scratch()
-
-    def _finish(self, kernel: Kernel) -> None:
-        self._migrator.release(self._dying[kernel.id])
-        self._space.end_kernel(kernel.id)
-        self._react_at_end()
-
-    def _reserve(self, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Ask for nothing: no other job takes the space of this one's tensors away."""
-        yield from ()
-
-    def _give_up_working_set(self, kernel: Kernel) -> None:
-        """Give up nothing: space is given back tensor by tensor."""
-
-    def _is_resident(self) -> bool:
-        return not self.memory.awaits and self._has_arrived()
+    def has_all(self) -> bool:
+        """Tell whether the kernel that is held has all its data, and waits for nothing else."""
+        return not self._memory.awaits and self._has_arrived()
 
     def _has_arrived(self) -> bool:
-        return all(map(self._space.is_usable, self.memory.needed))
+        return all(map(self._space.is_usable, self._memory.needed))
 
     def _has_joined(self) -> bool:
-        if not self.memory.has_joined:
-            with self._alter():
+        if not self._memory.has_joined:
+            with self._fabric.alter(self._number):
                 self._make_room()
         return super()._has_joined()
 
-    def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
+    def fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Ask for what is missing, and again for what leaves meanwhile, until all is there."""
-        tensors = self._tensors[execution.kernel.id]
-        if self.memory.awaits:
-            yield from self._synchronize(waits)
+        tensors = self.tensors[execution.kernel.id]
+        if self._memory.awaits:
+            yield from self.synchronize(waits)
         self._demanded.clear()
         self._demand(tensors)
         since, reason = self._now, self._reason()
@@ -248,12 +231,12 @@ class ContiguousRun(JobRun):
             return self._has_arrived()
 
         if not self._has_arrived():
-            yield self._fabric.until(step, self._describe_wait, self._number)
+            yield self._fabric.until(step, self.describe_wait, self._number)
 
     def _demand(self, tensors: Collection[int]) -> None:
         """Ask for tensors that are away, and make room for them; remember from where they come."""
-        memory = self.memory
-        with self._alter():
+        memory = self._memory
+        with self._fabric.alter(self._number):
             for tensor in tensors:
                 if memory.idle[tensor] == memory.sizes[tensor]:
                     continue
@@ -269,7 +252,7 @@ class ContiguousRun(JobRun):
         Prefetches that wait for space, too, are given up then: the tensors are fetched on demand. It acts
         again as long as what it does frees memory at once, without a copy.
         """
-        memory, space = self.memory, self._space
+        memory, space = self._memory, self._space
         before: tuple[int, int] | None = None
         while self._makes_room and space.waiting and not memory.queues.busy:
             space.withdraw_requests(memory.needed)
@@ -281,7 +264,7 @@ class ContiguousRun(JobRun):
 
     def _reason(self) -> StallReason:
         """Return what the kernel waits for: space first, then what it demanded, then what is late."""
-        memory = self.memory
+        memory = self._memory
         missing = [tensor for tensor in memory.needed if not self._space.is_usable(tensor)]
         if any(tensor in self._space.waiting for tensor in missing):
             return StallReason.ALLOCATION
@@ -291,14 +274,20 @@ class ContiguousRun(JobRun):
                 return fault_reason(place.name)
         return StallReason.LATE_PREFETCH
 
-    def _end(self, execution: Execution, extra: int) -> int:
+    def end(self, execution: Execution, extra: int) -> int:
+        """Return when a kernel ends whose data are there: whole tensors do not fault."""
         return self._now + execution.duration
 
-    def _describe_wait(self) -> UnsupportedError:
+    def describe_wait(self) -> UnsupportedError:
         """Describe a wait without end: for space, and what holds it, or for copies that find no room."""
-        memory, space, trace, page = self.memory, self._space, self.job.trace, self.memory.page_bytes
+        memory, space, trace, page = (
+            self._memory,
+            self._space,
+            self._context.job.trace,
+            self._memory.page_bytes,
+        )
         kernel = trace.kernels[self._view.kernel]
-        where = f"policy '{self.context.policy.name}', kernel {kernel.id} ({kernel.name}) of '{trace.model}'"
+        where = f"policy '{self._context.policy.name}', kernel {kernel.id} ({kernel.name}) of '{trace.model}'"
         if not space.waiting:
             return UnsupportedError(f"{where}: waits for copies that cannot go on; {free_room(memory)}")
         first = trace.tensors[self._space.waiting[0]]
@@ -311,7 +300,7 @@ class ContiguousRun(JobRun):
 
     def _holders(self) -> str:
         """Name the largest blocks of memory and how many more there are."""
-        tensors, page = self.job.trace.tensors, self.memory.page_bytes
+        tensors, page = self._context.job.trace.tensors, self._memory.page_bytes
         blocks = sorted(self._space.blocks.allocator.blocks.items(), key=lambda item: -item[1].pages)
         names = ("scratch space" if o == -1 else tensors[max(o, index_owner(o))].name for o, _ in blocks)
         shown = [
@@ -322,3 +311,38 @@ class ContiguousRun(JobRun):
         others = self._space.blocks.pages_of_others
         beside = f"; other jobs have {format_bytes(others * page)}" if others else ""
         return ", ".join(shown) + more + beside
+
+
+class ContiguousRun(JobRun):
+    """A job whose tensors move as a whole."""
+
+    def __init__(self, context: JobContext) -> None:
+        super().__init__(context)
+        self._dying = released_after(context.job.trace)
+
+    def _own_fetching(self) -> Fetching:
+        return WholeFetching(self.context, self._view, self._reactions)
+
+    def _occupy(self) -> Generator[Event, Any, None]:
+        memory, shares = self.memory, self._gpu.working_sets is not None
+        assert isinstance(memory, Contiguous)
+        if shares:
+            with self._alter():
+                _move_in(memory, self.job.trace, self.context.policy)
+        yield from super()._occupy()
+        if shares:
+            with self._alter():
+                memory.give_up_scratch()
+
+    def _finish(self, kernel: Kernel) -> None:
+        assert isinstance(self.memory, Contiguous)
+        self._migrator.release(self._dying[kernel.id])
+        self.memory.end_kernel(kernel.id)
+        self._react_at_end()
+
+    def _reserve(self, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
+        """Ask for nothing: no other job takes the space of this one's tensors away."""
+        yield from ()
+
+    def _give_up_working_set(self, kernel: Kernel) -> None:
+        """Give up nothing: space is given back tensor by tensor."""

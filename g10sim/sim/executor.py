@@ -10,39 +10,34 @@ from typing import Any
 
 from simpy import Event
 
-from g10sim.errors import G10SimError
 from g10sim.hardware.transfers.fluid import FluidTransfers
-from g10sim.hardware.transfers.rates import Message
 from g10sim.policies.interface.plan import Planned
-from g10sim.records import EXCHANGED_COLUMN, CpuRecord, JobRecord, StallReason
+from g10sim.records import JobRecord, StallReason
 from g10sim.sim.accounts.ledger import Execution, Ledger
-from g10sim.sim.accounts.owners import WaitLog, reason_for_waiting
+from g10sim.sim.accounts.owners import WaitLog
 from g10sim.sim.accounts.repetition import Snapshot
 from g10sim.sim.address_map import Sides
-from g10sim.sim.beside.collectives import Collectives
-from g10sim.sim.beside.cpu import CpuKernels
 from g10sim.sim.beside.stores import HostStores
+from g10sim.sim.beside.work import WorkBeside
 from g10sim.sim.context import JobContext
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
 from g10sim.sim.moves.migrator import DelayedMoves, Migrator, moves_by_kernel
 from g10sim.sim.moves.reactions import Reactions
-from g10sim.sim.moves.victims import NominatedVictims, RecencyVictims
+from g10sim.sim.moves.victims import victim_rule
+from g10sim.sim.stages.fetching import Fetching
 from g10sim.sim.stages.in_place import InPlace
 from g10sim.sim.stages.recomputation import Recomputation
-from g10sim.sim.stages.waiting import Wait, for_collectives, for_cpu, for_gradients
 from g10sim.sim.stages.working_set import (
     FaultCharge,
     check_working_sets,
     count_faults,
     dominant_reason,
-    free_room,
     released_after,
 )
-from g10sim.sim.view import kernels_to_next_use, make_view
+from g10sim.sim.view import make_view
 from g10sim.trace.model import Device, Kernel
 from g10sim.trace.repetition import named
-from g10sim.units import format_bytes
 
 
 class JobRun:
@@ -74,44 +69,32 @@ class JobRun:
         self._slower = StallReason.COPY_CONTENTION if slowed else StallReason.COMPUTE_SHARING
         self._in_place = InPlace(context)
         self._moves = moves_by_kernel(context.plan, trace, machine.tiers)
-        self._tensors = list(named(seen.kernels, attrgetter("tensors")))
+        self._reactions = Reactions(context.policy, self._view, self._migrator)
+        self._reacts = self._reactions.has("on_kernel_start")
+        self._reacts_at_end = self._reactions.has("on_kernel_end")
+        self._replans = self._reactions.has("on_iteration_start")
+        self._fetching = self._own_fetching()
+        self._tensors = self._fetching.tensors
         self._releases = (
             behaviour.dead_tensors == "released"
             and not context.policy.requirements.unlimited_memory
             and not context.addresses.are_shared
         )
         self._dying = released_after(trace) if self._releases else [()] * len(trace.kernels)
-        self._collectives = self._own_collectives() if trace.link_kernels else None
-        self._cpu: CpuKernels | None = None
-        if trace.cpu_kernels:
-            release = self._migrator.release
-            self._cpu = CpuKernels(context, self._dying, release, stores, self._collectives)
-        self._waits = self._waits_beside()
-        self._reactions = Reactions(context.policy, self._view, self._migrator)
-        self._reacts = self._reactions.has("on_kernel_start")
-        self._reacts_at_end = self._reactions.has("on_kernel_end")
-        self._replans = self._reactions.has("on_iteration_start")
-        self._victims = self._victim_rule()
+        make_room = self._fetching.make_room
+        self._beside = WorkBeside(context, self._dying, self._migrator.release, stores, make_room)
+        nominate = self._reactions.nominate if self._reactions.has("choose_victims") else None
+        self._victims = victim_rule(context, self._recomputation.dropped, self._view, nominate)
         self._computes_since: int | None = None
-        self._prepare()
 
-    def _own_collectives(self) -> Collectives:
-        return Collectives(self.context, self._dying, self._migrator.release)
+    def _own_fetching(self) -> Fetching:
+        tensors = list(named(self.addresses.trace.kernels, attrgetter("tensors")))
+        return Fetching(self.context, self._view, tensors, asks_policy=self._reactions.has("choose_victims"))
 
-    def _waits_beside(self) -> list[Wait]:
-        """Return the waits that all kernels pass, for what runs beside those of the GPU."""
-        found = []
-        if self._collectives is not None:
-            found.append(for_collectives(self._collectives, self._clock))
-        self._wait_for_cpu = None if self._cpu is None else for_cpu(self._cpu, self._clock)
-        if self._wait_for_cpu is not None:
-            found.append(self._wait_for_cpu)
-        exchange = self.context.exchange
-        self._wait_for_gradients = None if exchange is None else for_gradients(exchange, self._clock)
-        return found
-
-    def _prepare(self) -> None:
-        """Do nothing more: pages need no preparation."""
+    @property
+    def kernel(self) -> int:
+        """Kernel that is about to start, or running."""
+        return self._view.kernel
 
     @property
     def _now(self) -> int:
@@ -121,20 +104,6 @@ class JobRun:
         """Return the id in the trace's file of the tensor whose contents lie at a range of addresses."""
         tensor, given = self.addresses.tensor_at(place), self.job.trace.given_ids
         return given[tensor] if given else tensor
-
-    def expected_death(self, place: int) -> float:
-        """Tell when a copy of what lies at a range, made now, will not be needed any more: when it is used.
-
-        A position in the iteration from 0 to 1; what is written together and has the same one dies together.
-        """
-        kernels, now = len(self.job.trace.kernels), self._view.kernel
-        return (now + kernels_to_next_use(self.addresses.trace, place, now)) % kernels / kernels
-
-    def _victim_rule(self) -> RecencyVictims:
-        dropped = self._recomputation.dropped
-        if not self._reactions.has("choose_victims"):
-            return RecencyVictims(self.context, dropped)
-        return NominatedVictims(self.context, dropped, self._view, self._reactions.nominate)
 
     def run(self, gpu: Gpu) -> Generator[Event, Any, None]:
         """SimPy process: wait for arrival and for the GPU, run all iterations, leave the GPU empty."""
@@ -149,15 +118,9 @@ class JobRun:
         if admitted:
             yield from self._occupy()
             gpu.leave(pages)
-        record = JobRecord(
-            self._number,
-            job.gpu,
-            job.arrival_cycles,
-            start,
-            self._now,
-            refused=not admitted,
-            drops=self._recomputation.drops,
-        )
+        times = job.arrival_cycles, start, self._now
+        drops = self._recomputation.drops
+        record = JobRecord(self._number, job.gpu, *times, refused=not admitted, drops=drops)
         machine.recorder.jobs.append(record)
 
     def _occupy(self) -> Generator[Event, Any, None]:
@@ -171,10 +134,7 @@ class JobRun:
                     yield self._clock.timeout(0)
                 iteration += 1
             self._delayed.close()
-            if self._cpu is not None:
-                yield from self._cpu.drain()
-            if self._collectives is not None:
-                yield from self._collectives.drain()
+            yield from self._beside.drain()
             with self._alter():
                 self._migrator.release_all()
 
@@ -184,7 +144,7 @@ class JobRun:
 
     def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
         self._ledger.open_iteration(self._now)
-        before, sent = self._cpu_figures(), self._sent_bytes
+        before = self._beside.figures()
         self._replan(iteration)
         if iteration == 1 and self.context.policy.requirements.keeps_mappings:
             self.memory.stay_mapped()
@@ -193,21 +153,18 @@ class JobRun:
             if kernel.id == 0 and iteration > 0:
                 moves = self._moves[-1] + moves
             start, waits = self._now, WaitLog()
-            for wait in self._waits:
-                yield from wait(iteration, kernel, waits)
+            if self._beside.may_wait:
+                yield from self._beside.let(iteration, kernel, waits)
             if kernel.device is not Device.GPU:
                 self._launch(iteration, kernel, start, waits, moves)
                 continue
-            if self._wait_for_gradients is not None:
-                yield from self._wait_for_gradients(iteration, kernel, waits)
             yield from self._reserve(kernel, waits)
             with self._alter():
                 self._begin(iteration, kernel, moves)
             if self._recomputation.dropped:
                 yield from self._recompute(iteration, kernel, waits)
             yield from self._execute(iteration, kernel, start, waits)
-        cpu = None if self._machine.system.cpu is None else self._cpu_since(before)
-        exchanged = {} if self._collectives is None else {EXCHANGED_COLUMN: self._sent_bytes - sent}
+        cpu, exchanged = self._beside.since(before)
         record = self._ledger.close_iteration(
             iteration, self._now, state=self._snapshot(), cpu=cpu, exchanged=exchanged
         )
@@ -233,22 +190,8 @@ class JobRun:
             for record in self._machine.recorder.iterations
             if record.job != self._number
         }
-        beside = [run.state() for run in (self._cpu, self._collectives) if run is not None]
         kept = tuple(sorted(self.addresses.discarded)), tuple(sorted(self._recomputation.dropped))
-        return memory, kept, self._delayed.state(), beside, others, learnt
-
-    @property
-    def _sent_bytes(self) -> int:
-        """Bytes that the GPU has sent to other replicas and stages so far."""
-        peers = self.context.peers
-        return 0 if peers is None else peers.sent_bytes[self.job.gpu]
-
-    def _cpu_figures(self) -> tuple[int, int]:
-        cpu = self._cpu
-        return (0, 0) if cpu is None else (cpu.busy_cycles, cpu.fetched_bytes)
-
-    def _cpu_since(self, before: tuple[int, int]) -> CpuRecord:
-        return CpuRecord(*(now - then for now, then in zip(self._cpu_figures(), before, strict=True)))
+        return memory, kept, self._delayed.state(), self._beside.state(), others, learnt
 
     def _launch(
         self,
@@ -263,11 +206,7 @@ class JobRun:
             self._begin(iteration, kernel, moves)
             execution = self._execution(iteration, kernel, start)
             execution.stalls = waits.charge(self._now - start, StallReason.CPU)
-            if self._collectives is not None and kernel.device is Device.LINKS:
-                after = () if self._cpu is None else self._cpu.ends_of(kernel.tensors)
-                self._collectives.launch(iteration, kernel, after)
-            elif self._cpu is not None:
-                self._cpu.launch(iteration, kernel)
+            self._beside.launch(iteration, kernel)
             self._recomputation.kernel_ended(kernel)
             self.addresses.leave(kernel.id)
             self._react_at_end()
@@ -317,8 +256,7 @@ class JobRun:
             return
         self._give_up_working_set(kernel)
         for producer in producers:
-            if self._wait_for_cpu is not None:
-                yield from self._wait_for_cpu(iteration, producer, waits)
+            yield from self._beside.let_again(iteration, producer, waits)
             yield from self._reserve(producer, waits)
             yield from self._run_again(iteration, producer, waits)
             if self._releases:
@@ -334,8 +272,8 @@ class JobRun:
         with self._alter():
             self._hold(producer)
         execution = self._execution(iteration, producer, self._now)
-        if not self._is_resident():
-            yield from self._fetch(execution, waits)
+        if not self._fetching.has_all():
+            yield from self._fetching.fetch(execution, waits)
         self._start(execution)
         since = self._now
         self._recomputation.dropped.difference_update(producer.outputs)
@@ -379,10 +317,10 @@ class JobRun:
         execution = self._execution(iteration, kernel, start)
         duration = execution.duration
         end = self._now + duration
-        if not self._is_resident():
+        if not self._fetching.has_all():
             extra = self._charge.cycles(kernel, duration, execution.inputs, execution.outputs)
-            yield from self._fetch(execution, waits)
-            end = self._end(execution, extra)
+            yield from self._fetching.fetch(execution, waits)
+            end = self._fetching.end(execution, extra)
         self._start(execution)
         self._computes_since = computing_since = self._now
         computed, done = yield from self._compute(kernel, end - self._now)
@@ -399,7 +337,7 @@ class JobRun:
             self._recomputation.kernel_ended(kernel)
             self._finish(kernel)
         if self.memory.awaits:
-            yield from self._join(execution)
+            yield from self._fetching.join(execution)
         busy = self._transfers.busy_cycles(self._number)
         self._ledger.close_kernel(execution, self._now, busy)
         self._give_up_working_set(kernel)
@@ -412,32 +350,20 @@ class JobRun:
         if self._machine.checker is not None:
             self._machine.checker.kernel_starts(self.memory, self._seen(execution.kernel))
 
-    def _join(self, execution: Execution) -> Generator[Event, Any, None]:
-        """Let a kernel that has computed end only after the transfers that the policy wants done."""
-        since, waits = self._now, WaitLog(execution.stalls)
-        yield from self._synchronize(waits)
-        stall = sum(cycles for _, cycles in execution.stalls) + self._now - since
-        execution.stalls = waits.charge(stall, StallReason.SYNCHRONIZATION)
-
     def _compute(self, kernel: Kernel, cycles: int) -> Generator[Event, Any, tuple[int, int]]:
         """Let the GPU compute for so many cycles of this job's, beside what the kernel uses where it lies.
 
         Returns when it has computed, and when all is done.
         """
-        used = self._begin_access(kernel)
+        used = self._in_place.begin(self.job.trace.kernels[kernel.id])
         yield from self._gpu.compute.run(self._number, cycles, self.job.priority)
         computed = self._now
         if used:
-            yield self._fabric.until(lambda: all(message.is_done for message in used), self._describe_wait)
+            yield self._fabric.until(
+                lambda: all(message.is_done for message in used), self._fetching.describe_wait
+            )
             self._in_place.end(kernel)
         return computed, self._now
-
-    def _begin_access(self, kernel: Kernel) -> list[Message]:
-        """Start what a kernel uses where it lies."""
-        if not self.memory.in_place:
-            return []
-        with self._alter():
-            return self._in_place.begin(self.job.trace.kernels[kernel.id])
 
     def _finish(self, kernel: Kernel) -> None:
         """Release what died with a kernel, then let the policy act."""
@@ -471,69 +397,3 @@ class JobRun:
     def _seen(self, kernel: Kernel) -> Kernel:
         """Return a kernel as memory sees it: it touches ranges of addresses."""
         return self.addresses.trace.kernels[kernel.id]
-
-    def _is_resident(self) -> bool:
-        memory = self.memory
-        if memory.queues.faulting or memory.awaits:
-            return False
-        if memory.in_place:
-            return all(memory.is_usable(tensor) for tensor in memory.needed)
-        return all(memory.idle[tensor] == memory.sizes[tensor] for tensor in memory.needed)
-
-    def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Demand what is missing and wait until it is there."""
-        memory, tensors = self.memory, self._tensors[execution.kernel.id]
-        if memory.awaits:
-            yield from self._synchronize(waits)
-        with self._alter():
-            for tensor in tensors:
-                self._transfers.demand(self._number, tensor)
-            memory.traffic.faults += execution.faulting_pages
-        since, reason = self._now, self._reason()
-        latest = tensors[::-1]
-
-        def has_arrived() -> bool:
-            # Copies end in about the order of their requests: the last one is looked at first.
-            return not memory.queues.faulting and not any(map(memory.moving.__getitem__, latest))
-
-        def step(now: int) -> bool:
-            nonlocal since, reason
-            waits.add(reason, now - since)
-            since = now
-            if has_arrived():
-                return True
-            reason = self._reason()
-            return False
-
-        if not has_arrived():
-            ahead = None if self._victims.asks_policy else step
-            yield self._fabric.until(lambda: step(self._now), self._describe_wait, self._number, ahead=ahead)
-
-    def _has_joined(self) -> bool:
-        return self.memory.has_joined
-
-    def _synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Wait for the evictions and prefetches that the policy wants done."""
-        since = self._now
-        if not self.memory.has_joined:
-            yield self._fabric.until(self._has_joined, self._describe_wait)
-        waits.add(StallReason.SYNCHRONIZATION, self._now - since)
-        with self._alter():
-            self.memory.forget_awaited()
-
-    def _reason(self) -> StallReason:
-        return self._transfers.bottleneck(self._number) or reason_for_waiting(self.memory)
-
-    def _end(self, execution: Execution, extra: int) -> int:
-        now = self._now
-        if self._behaviour.compute_overlap == "while_arriving":
-            return max(execution.start + execution.duration + extra, now)
-        return now + execution.duration + extra
-
-    def _describe_wait(self) -> str | G10SimError:
-        memory, kernel = self.memory, self.job.trace.kernels[self._view.kernel]
-        missing = sum(memory.moving[place] for place in self._seen(kernel).tensors)
-        return (
-            f"kernel {kernel.id} ({kernel.name}) waits for ever for "
-            f"{format_bytes(missing * memory.page_bytes)}: nothing moves any more; {free_room(memory)}"
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.behaviour import BehaviourSpec
@@ -13,6 +14,7 @@ from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.pools import Pool
 from g10sim.policies.interface.policy import Policy
 from g10sim.sim.executor import JobRun
+from g10sim.sim.view import kernels_to_next_use
 from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes
 
@@ -56,7 +58,16 @@ def tell_deaths(pools: Iterable[Pool], jobs: Collection[JobRun]) -> None:
     for pool in pools:
         if isinstance(pool, FlashPool):
             for job in jobs:
-                pool.expect_deaths(job.memory, job.expected_death)
+                pool.expect_deaths(job.memory, partial(_expected_death, job))
+
+
+def _expected_death(job: JobRun, place: int) -> float:
+    """Tell when a copy of what lies at a range, made now, will not be needed any more: when it is used.
+
+    A position in the iteration from 0 to 1; what is written together and has the same one dies together.
+    """
+    kernels, now = len(job.job.trace.kernels), job.kernel
+    return (now + kernels_to_next_use(job.addresses.trace, place, now)) % kernels / kernels
 
 
 def _gigabytes(size_bytes: int) -> str:

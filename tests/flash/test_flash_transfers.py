@@ -3,7 +3,7 @@
 import pytest
 from drives import PAGE, drive, with_drive
 from machines import FollowPlan, machine, simulate, trace_of
-from memories import FLASH, GPU, memory_of, moved
+from memories import FLASH, GPU, NO_VICTIMS, memory_of, moved
 
 import g10sim
 from g10sim.config.presets import load_system
@@ -42,7 +42,7 @@ class Bench:
         self.memory = memory_of(pages, sum(pages), pools, system.gpu.page_size, door)
         for tensor, (_, place) in enumerate(places):
             self.memory.place(tensor, place)
-        self.transfers.attach(0, 0, self.memory, None)
+        self.transfers.attach(0, 0, self.memory, NO_VICTIMS)
 
     def finish(self):
         """Cycle at which everything has moved."""
@@ -105,7 +105,7 @@ def test_a_hundred_gigabytes_take_at_most_five_thousand_steps(condition):
     memory = memory_of(pages, sum(pages), [host, flash], page)
     for tensor in range(len(pages)):
         memory.place(tensor, GPU)
-    transfers.attach(0, 0, memory, None)
+    transfers.attach(0, 0, memory, NO_VICTIMS)
     for tensor in range(len(pages)):
         memory.request_eviction(tensor, FLASH)
     transfers.changed()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import GPG10, PAGE, FollowPlan, iteration_times, machine, simulate, trace_of
-from memories import FLASH, GPU, memory_of
+from memories import FLASH, GPU, NO_VICTIMS, memory_of
 
 from g10sim.config.document import parse_document
 from g10sim.config.presets import load_system
@@ -38,7 +38,7 @@ class Bench:
         self.drive = system.all_tiers[1]
         for tensor in range(len(pages)):
             self.memory.place(tensor, GPU)
-        self.transfers.attach(0, 0, self.memory, None)
+        self.transfers.attach(0, 0, self.memory, NO_VICTIMS)
 
     def cycles(self, *, until=lambda: False):
         """Cycles until nothing moves any more, or something holds."""

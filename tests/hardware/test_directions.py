@@ -1,10 +1,8 @@
 """Links with a rate for each direction, a limit for both together, and a cost of starting copies."""
 
-from types import SimpleNamespace
-
 import pytest
 from machines import OWN, PAGE, kernel_times, machine, simulate, trace_of
-from memories import FLASH, GPU, HOST, NONE, memory_of
+from memories import FLASH, GPU, HOST, NO_VICTIMS, NONE, memory_of
 
 import g10sim
 from g10sim.analysis.bound.bound import iteration_bound
@@ -42,7 +40,7 @@ def seconds(pcie, out=(), into=(), page=2**10):
     memory = memory_of(sizes, 2 * sum(sizes), pools, page, door)
     for tensor in range(len(sizes)):
         memory.place(tensor, GPU if tensor < len(out) else HOST)
-    transfers.attach(0, 0, memory, SimpleNamespace(asks_policy=False))
+    transfers.attach(0, 0, memory, NO_VICTIMS)
     for tensor in range(len(sizes)):
         if tensor < len(out):
             memory.request_eviction(tensor, HOST)

@@ -43,12 +43,13 @@ class InPlace:
             raise InvariantError("a kernel uses tensors where they lie without transfers that can do it")
         found = list(self._accesses(kernel))
         messages: list[Message] = []
-        for access in found:
-            traffic.read_in_place += access.read
-            traffic.written_in_place += access.written
-            for size, inward in ((access.read, True), (access.written, False)):
-                if size:
-                    messages.append(transfers.access(self._job, access.tier, size, inward=inward))
+        with self._fabric.alter(self._job):
+            for access in found:
+                traffic.read_in_place += access.read
+                traffic.written_in_place += access.written
+                for size, inward in ((access.read, True), (access.written, False)):
+                    if size:
+                        messages.append(transfers.access(self._job, access.tier, size, inward=inward))
         self._open = [(access, now) for access in found]
         return messages
 

@@ -1,0 +1,115 @@
+"""Arrival of a kernel's data: what is missing is demanded and waited for, and every cycle has a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from simpy import Event
+
+from g10sim.errors import G10SimError
+from g10sim.records import StallReason
+from g10sim.sim.accounts.ledger import Execution
+from g10sim.sim.accounts.owners import WaitLog, reason_for_waiting
+from g10sim.sim.context import JobContext
+from g10sim.sim.stages.working_set import free_room
+from g10sim.sim.view import View
+from g10sim.units import format_bytes
+
+
+class Fetching:
+    """Brings the data of one job's kernels to the GPU, page by page.
+
+    ``tensors`` are those that each kernel waits for. Where the policy is asked for victims
+    (``asks_policy``), no change is looked at before the clock is there.
+    """
+
+    def __init__(
+        self, context: JobContext, view: View, tensors: Sequence[Sequence[int]], *, asks_policy: bool
+    ) -> None:
+        self.tensors = tensors
+        self._context, self._view, self._asks_policy = context, view, asks_policy
+        self._number, self._memory = context.number, context.memory
+        self._fabric, self._transfers = context.fabric, context.fabric.transfers
+        self.make_room: Callable[[], None] | None = None
+        """Lets the policy act where nothing under way frees memory, if it can."""
+
+    @property
+    def _now(self) -> int:
+        return self._fabric.now
+
+    def has_all(self) -> bool:
+        """Tell whether the kernel that is held has all its data, and waits for nothing else."""
+        memory = self._memory
+        if memory.queues.faulting or memory.awaits:
+            return False
+        if memory.in_place:
+            return all(memory.is_usable(tensor) for tensor in memory.needed)
+        return all(memory.idle[tensor] == memory.sizes[tensor] for tensor in memory.needed)
+
+    def fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
+        """Demand what is missing and wait until it is there."""
+        memory, tensors = self._memory, self.tensors[execution.kernel.id]
+        if memory.awaits:
+            yield from self.synchronize(waits)
+        with self._fabric.alter(self._number):
+            for tensor in tensors:
+                self._transfers.demand(self._number, tensor)
+            memory.traffic.faults += execution.faulting_pages
+        since, reason = self._now, self._reason()
+        latest = tensors[::-1]
+
+        def has_arrived() -> bool:
+            # Copies end in about the order of their requests: the last one is looked at first.
+            return not memory.queues.faulting and not any(map(memory.moving.__getitem__, latest))
+
+        def step(now: int) -> bool:
+            nonlocal since, reason
+            waits.add(reason, now - since)
+            since = now
+            if has_arrived():
+                return True
+            reason = self._reason()
+            return False
+
+        if not has_arrived():
+            ahead = None if self._asks_policy else step
+            yield self._fabric.until(lambda: step(self._now), self.describe_wait, self._number, ahead=ahead)
+
+    def synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
+        """Wait for the evictions and prefetches that the policy wants done."""
+        since = self._now
+        if not self._memory.has_joined:
+            yield self._fabric.until(self._has_joined, self.describe_wait)
+        waits.add(StallReason.SYNCHRONIZATION, self._now - since)
+        with self._fabric.alter(self._number):
+            self._memory.forget_awaited()
+
+    def join(self, execution: Execution) -> Generator[Event, Any, None]:
+        """Let a kernel that has computed end only after the transfers that the policy wants done."""
+        since, waits = self._now, WaitLog(execution.stalls)
+        yield from self.synchronize(waits)
+        stall = sum(cycles for _, cycles in execution.stalls) + self._now - since
+        execution.stalls = waits.charge(stall, StallReason.SYNCHRONIZATION)
+
+    def _has_joined(self) -> bool:
+        return self._memory.has_joined
+
+    def _reason(self) -> StallReason:
+        return self._transfers.bottleneck(self._number) or reason_for_waiting(self._memory)
+
+    def end(self, execution: Execution, extra: int) -> int:
+        """Return when a kernel ends whose data are there, with the cycles that faults add."""
+        if self._context.behaviour.compute_overlap == "while_arriving":
+            return max(execution.start + execution.duration + extra, self._now)
+        return self._now + execution.duration + extra
+
+    def describe_wait(self) -> str | G10SimError:
+        """Describe a wait without end."""
+        memory, context = self._memory, self._context
+        kernel = context.job.trace.kernels[self._view.kernel]
+        missing = sum(memory.moving[place] for place in context.addresses.trace.kernels[kernel.id].tensors)
+        return (
+            f"kernel {kernel.id} ({kernel.name}) waits for ever for "
+            f"{format_bytes(missing * memory.page_bytes)}: nothing moves any more; {free_room(memory)}"
+        )
