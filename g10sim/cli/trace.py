@@ -146,8 +146,12 @@ def info(
     console().print(_overview(file, trace, pool))
     if account is not None:
         show_account(account)
+    by_kind = (
+        (kind, str(count), rounded_bytes(together), rounded_bytes(largest))
+        for kind, (count, together, largest) in kinds(trace).items()
+    )
     for title, (name, *figures), rows in (
-        ("Tensors", ("kind", "tensors", "together", "largest"), _kinds(trace)),
+        ("Tensors", ("kind", "tensors", "together", "largest"), by_kind),
         ("Kernel times", PRICED_COLUMNS, priced_rows(trace)),
         (_LIFETIMES, _LIFETIME_COLUMNS, _lifetimes(trace)),
         ("Oversubscription", MEMORY_COLUMNS, memory_rows(trace, memories, pool)),
@@ -213,11 +217,6 @@ def _at_kernel(trace: Trace, sizes_bytes: Integers) -> str:
     kernel = trace.kernels[int(sizes_bytes.argmax())]
     where = f"{kernel.name}, {kernel.phase.value}{' of ' if kernel.layer else ''}{kernel.layer}"
     return f"{rounded_bytes(int(sizes_bytes[kernel.id]))} (at kernel {kernel.id}, {where})"
-
-
-def _kinds(trace: Trace) -> Iterator[tuple[str, ...]]:
-    for kind, (count, together, largest) in kinds(trace).items():
-        yield kind, str(count), rounded_bytes(together), rounded_bytes(largest)
 
 
 _LIFETIMES = "Lifetimes of tensors that are not persistent, and inactive periods of all"

@@ -79,7 +79,10 @@ def scope_of(profile: Profile, process: str | None, device: str | None, step: in
     start, end, words = _window(profile, pid, step)
     operators = [span for span in profile.operators if span.thread[0] == pid and start <= span.start_ns < end]
     inside = _of_step(profile, own, start, end)
-    _check_times([*operators, *inside])
+    for span in [*operators, *inside]:
+        if span.end_ns < span.start_ns:
+            microseconds = span.duration_ns / 1000
+            raise TraceError(f"{span.place}: found dur {microseconds:g}; allowed: at least 0")
     memory = [event for event in profile.memory if event.thread[0] == pid and event.time_ns <= end]
     return Scope(
         pid,
@@ -134,13 +137,6 @@ def _of_step(profile: Profile, events: Sequence[Span], start_ns: int, end_ns: in
     first = min((event.start_ns for event in inside), default=start_ns)
     inside += [event for event, launch in launches if launch is None and first <= event.start_ns < end_ns]
     return sorted(inside, key=lambda event: (event.start_ns, event.end_ns))
-
-
-def _check_times(spans: Iterable[Span]) -> None:
-    for span in spans:
-        if span.end_ns < span.start_ns:
-            microseconds = span.duration_ns / 1000
-            raise TraceError(f"{span.place}: found dur {microseconds:g}; allowed: at least 0")
 
 
 def _of_device(memory: Sequence[MemoryEvent], number: Any) -> list[MemoryEvent]:

@@ -71,7 +71,8 @@ def as_number(key: str, text: str) -> tuple[str, int | float] | None:
 def values_of(column: pd.Series[Any], name: str) -> Values:
     """Return the values of a column, empty ones left out."""
     values = list(column.dropna().unique())
-    if all(_is_number(value) for value in values):
+    truths = any(isinstance(value, bool) or str(value) in ("True", "False") for value in values)
+    if not truths and all(hasattr(value, "__float__") for value in values):
         return _numbers(name, {value: float(value) for value in values}, "")
     texts, changing = _entries({value: str(value) for value in values})
     if len(changing) == 1:
@@ -79,10 +80,6 @@ def values_of(column: pd.Series[Any], name: str) -> Values:
     elif changing:
         name = f"{name}: {', '.join(changing)}"
     return _as_quantities(name, texts) or Values(name, texts, {})
-
-
-def _is_number(value: object) -> bool:
-    return hasattr(value, "__float__") and not isinstance(value, bool) and str(value) not in ("True", "False")
 
 
 def _numbers(name: str, numbers: Mapping[Any, float], unit: str) -> Values:
