@@ -42,7 +42,7 @@ from g10sim.experiment.results import result_rows
 from g10sim.experiment.run import Outcome, Running, ignore, run_experiment
 from g10sim.experiment.workers import Executor
 from g10sim.policies.interface.registry import find
-from g10sim.results.columns import metric_columns, tiers_of, traffic
+from g10sim.results.columns import SHOWN, metric_columns, tiers_of
 from g10sim.results.ranges import order_lines
 from g10sim.results.seeds import over_seeds
 
@@ -202,11 +202,11 @@ def _bar(console: SafeConsole) -> Progress:
 
 
 _FIGURES = {
-    "time\n(ms)": (",.1f", ",.1f"),
-    "of\nideal": (".1%", ".2%"),
+    "time (ms)": (",.1f", ",.1f"),
+    "of ideal": (".1%", ".2%"),
     "stall": (".1%", ".2%"),
-    "moved\n(GB)": (",.1f", ",.1f"),
-    "page\nfaults": (",.0f", ",.0f"),
+    "moved (GB)": (",.1f", ",.1f"),
+    "page faults": (",.0f", ",.0f"),
 }
 """Columns of the table, and how a figure of one seed and one of several are written."""
 
@@ -214,7 +214,8 @@ _FIGURES = {
 def _show(outcome: Outcome) -> None:
     metrics = {*metric_columns(tiers_of(outcome.columns))} - {"steady"}
     rows = [
-        {key: value for key, value in row.items() if key not in metrics} | _figures(row)
+        {key: value for key, value in row.items() if key not in metrics}
+        | {title: SHOWN[title](row) for title in _FIGURES if row["status"] == OK}
         for row in result_rows(outcome.cells, outcome.results)
     ]
     title, hidden = outcome.cells[0].name, ""
@@ -238,7 +239,8 @@ def _show(outcome: Outcome) -> None:
     if any(row["status"] == UNSUPPORTED for row in rows):
         names["why"] = [str(row["message"]) if row["status"] == UNSUPPORTED else "" for row in rows]
     texts = zip(*([_text(row, figure) for figure in _FIGURES] for row in rows), strict=True)
-    show_table(list(names), tuple(_FIGURES), zip(*names.values(), *texts, strict=True), title=title)
+    titles_of_figures = [title.replace(" ", "\n") for title in _FIGURES]
+    show_table(list(names), titles_of_figures, zip(*names.values(), *texts, strict=True), title=title)
 
 
 def _job(row: dict[str, Any]) -> str:
@@ -275,12 +277,3 @@ def _text(row: dict[str, Any], figure: str) -> str:
     if "seeds" not in row:
         return format(row[figure], alone)
     return f"{row[figure]:{several}} ± {row[f'{figure}_interval']:{several}}"
-
-
-def _figures(row: dict[str, Any]) -> dict[str, float]:
-    if row["status"] != OK:
-        return {}
-    moved = sum(row[column] for column in traffic(row))
-    stall = row["stall_cycles"] / row["exec_cycles"] if row["exec_cycles"] else 0.0
-    values = (row["exec_ms"], row["performance"], stall, moved / 1e9, row["page_faults"])
-    return dict(zip(_FIGURES, values, strict=True))

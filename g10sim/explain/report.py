@@ -25,7 +25,7 @@ from g10sim.explain.cell import Section, describe_cell
 from g10sim.explain.report_data import chart_data
 from g10sim.files import write_text, writing
 from g10sim.plots.traces import records
-from g10sim.results.columns import stall_reasons, traffic
+from g10sim.results.columns import SHOWN, stall_reasons
 from g10sim.results.keyed import timeline_name
 from g10sim.results.legends import policy_labels
 from g10sim.results.ranges import order_lines
@@ -223,16 +223,12 @@ def _table(results: pd.DataFrame, names: Sequence[str], numbers: Mapping[str, tu
 
 def _results(results: pd.DataFrame) -> Table:
     ran = results.where(results["status"] == _OK)
-    numbers = {
-        "time (ms)": (ran["exec_ms"], ",.1f"),
-        "of ideal": (ran["performance"], ".1%"),
-        **_ranges(ran),
-        "samples/s": (ran["samples_per_s"], ",.1f"),
-        "stall": (ran["stall_cycles"] / ran["exec_cycles"].clip(lower=1), ".1%"),
-        "moved (GB)": (ran[list(traffic(ran))].sum(axis="columns", skipna=False) / 1e9, ",.2f"),
-        "page faults": (ran["page_faults"], ",.0f"),
-        "peak GPU (GiB)": (ran["peak_gpu_bytes"] / 2**30, ",.2f"),
-    }
+    forms = (",.1f", ".1%", ",.1f", ".1%", ",.2f", ",.0f", ",.2f")
+    numbers: dict[str, tuple[Any, str]] = {}
+    for (title, of), form in zip(SHOWN.items(), forms, strict=True):
+        numbers[title] = (of(ran), form)
+        if title == "of ideal":
+            numbers |= _ranges(ran)
     verdicts = ["status"] if (results["status"] != _OK).any() else []
     if "steady" in results and results["steady"].isin([False]).any():
         verdicts.append("steady")

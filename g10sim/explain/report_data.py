@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from g10sim.plots.style import IDEAL, looks
 from g10sim.plots.traces import trace_names
 from g10sim.results.choosing import differing_keys
-from g10sim.results.columns import TITLES, stall_reasons, traffic
+from g10sim.results.columns import SHOWN, TITLES, stall_reasons
 from g10sim.results.swept import values_of
 
 if TYPE_CHECKING:
@@ -82,13 +82,11 @@ def _values(results: pd.DataFrame, name: str) -> tuple[dict[Any, str], list[floa
 
 def _metrics(results: pd.DataFrame) -> dict[str, pd.Series[float]]:
     """Return the metrics that charts show, by their titles."""
-    whole = results["exec_cycles"].where(results["exec_cycles"] > 0)
     found = {
         **{TITLES[name]: results[name] for name in ("performance", "exec_ms", "samples_per_s")},
-        "stalled (% of time)": 100 * results["stall_cycles"] / whole,
-        "moved (GB)": results[list(traffic(results))].sum(axis="columns", skipna=False) / 1e9,
-        "page faults": results["page_faults"],
-        "peak of GPU memory (GiB)": results["peak_gpu_bytes"] / 2**30,
+        "stalled (% of time)": 100 * SHOWN["stall"](results),
+        **{title: SHOWN[title](results) for title in ("moved (GB)", "page faults")},
+        "peak of GPU memory (GiB)": SHOWN["peak GPU (GiB)"](results),
     }
     if "bound_cycles" in results:
         found["bound (of ideal)"] = results["ideal_cycles"] / results["bound_cycles"]

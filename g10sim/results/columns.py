@@ -6,7 +6,7 @@ Formulas are Markdown, in the symbols of docs/results.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -244,3 +244,15 @@ def _parts(columns: Iterable[Hashable], pattern: str) -> Iterator[tuple[str, tup
     for column in columns:
         if match := re.fullmatch(pattern, str(column)):
             yield str(column), match.groups()
+
+
+SHOWN: Mapping[str, Callable[[Any], Any]] = {
+    "time (ms)": lambda rows: rows["exec_ms"],
+    "of ideal": lambda rows: rows["performance"],
+    "samples/s": lambda rows: rows["samples_per_s"],
+    "stall": lambda rows: rows["stall_cycles"] / (rows["exec_cycles"] + (rows["exec_cycles"] == 0)),
+    "moved (GB)": lambda rows: sum(rows[column] for column in traffic(rows)) / 1e9,
+    "page faults": lambda rows: rows["page_faults"],
+    "peak GPU (GiB)": lambda rows: rows["peak_gpu_bytes"] / 2**30,
+}
+"""Measures in tables for people, by title: from one row of results, or from all."""

@@ -7,6 +7,7 @@ from machines import GPG10, FollowPlan, iteration_times, kernel_times, machine, 
 from memories import FLASH, GPU, NONE
 
 from g10sim.errors import PlanError, PolicyError
+from g10sim.policies import base, moves
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.interface.moves import Evict, Fetch, Free, Protect
 from g10sim.policies.interface.names import check_class
@@ -334,6 +335,12 @@ def test_pinned_tensors_are_not_pushed_out_by_prefetches_whatever_is_protected()
     )
     during = records.kernels[1]
     assert [m for m in records.migrations if m.tensor == 0 and during.start <= m.start < during.end] == []
+
+
+def test_former_modules_have_the_names_that_they_had():
+    names = ("Policy", "JointPolicy", "PolicyView", "Requirements", "Place", "PlannedPlace", "Compressed")
+    assert [name for name in (*names, "Trials") if not hasattr(base, name)] == []
+    assert (base.Policy, moves.Evict) == (Policy, Evict)
 
 
 class Watches(Policy):
