@@ -151,7 +151,8 @@ class Counts:
         victim.count -= count
         self.idle[tensor] -= count
         self.filled -= count
-        self._forget_copies(tensor, count if kept else 0)
+        if self.keeps_copies:
+            self._forget_copies(tensor, count if kept else 0)
         if kept:
             self._put(tensor, count, kept, is_copied=False)
         elif target:
@@ -183,8 +184,7 @@ class Counts:
 
     def _forget_copies(self, tensor: int, count: int) -> None:
         """Count out clean pages that have left; others have left while there were others."""
-        if self.keeps_copies:
-            self.copied[tensor] = min(self.copied[tensor] - count, self.idle[tensor])
+        self.copied[tensor] = min(self.copied[tensor] - count, self.idle[tensor])
 
     def arrive(self, tensor: int, count: int, source: Location) -> None:
         """Add pages that came from elsewhere (or were just allocated) to the recent end."""
@@ -246,14 +246,15 @@ class Counts:
         """Put pages back where a copy of them has been all the time."""
         self.door.enter()
         self.idle[tensor] -= count
-        self._forget_copies(tensor, count)
+        if self.keeps_copies:
+            self._forget_copies(tensor, count)
         self.recency.take(tensor, count)
         self.take(-count)
         self.pools[target].place(self, tensor, count)
         self.pages[target][tensor] += count
 
-    def forget(self, tensor: int, *, but_for_gpu: bool = False) -> None:
-        """Drop the contents of what is not in transfer."""
+    def discard(self, tensor: int, *, but_for_gpu: bool = False) -> None:
+        """Forget a tensor's contents; its pages in transfer are not touched."""
         self.door.enter()
         self.copied[tensor] = 0
         for place in self.tiers if but_for_gpu else (_GPU, *self.tiers):
@@ -311,17 +312,17 @@ class Counts:
         self.pools[target].store(self, tensor, count)
         self.carry_over(tensor, count, source, target)
 
-    def withdraw(self, tensor: int) -> None:
-        """Take pages out of every queue; they stay where they lie."""
+    def cancel(self, tensor: int) -> None:
+        """Take a tensor's pages out of every queue; they stay where they lie."""
         self.door.enter()
         if not self.moving[tensor]:
             return
         for queues in (self.queues.prefetch, self.queues.fault):
             for place in self.origins:
                 self.pages[place][tensor] += self._removed(queues[place], tensor)
-        self.withdraw_eviction(tensor)
+        self.cancel_eviction(tensor)
 
-    def withdraw_eviction(self, tensor: int) -> None:
+    def cancel_eviction(self, tensor: int) -> None:
         """Keep what is still here of a tensor that was to be evicted."""
         self.door.enter()
         kept = sum(self._removed(self.queues.evict[place], tensor) for place in self.tiers)

@@ -207,21 +207,9 @@ class Residency(Counts):
         if count:
             self.send(Run(tensor, count), target)
 
-    def discard(self, tensor: int) -> None:
-        """Forget a tensor's contents; its pages in transfer are not touched."""
-        self.forget(tensor)
-
     def unmap(self) -> None:
         """Give back the pages of the GPU whose contents were discarded: here they are free at once."""
         self.door.enter()
-
-    def cancel(self, tensor: int) -> None:
-        """Take a tensor's pages out of every queue; they stay where they lie."""
-        self.withdraw(tensor)
-
-    def cancel_eviction(self, tensor: int) -> None:
-        """Keep what is still here of a tensor that was to be evicted."""
-        self.withdraw_eviction(tensor)
 
     def merging(self, tensor: int) -> int:
         """Return how many pages of a tensor may arrive at once, for the same order as one by one makes."""

@@ -256,7 +256,7 @@ class JobRun:
             return
         self._give_up_working_set(kernel)
         for producer in producers:
-            yield from self._beside.let_again(iteration, producer, waits)
+            yield from self._beside.let_again(producer, waits)
             yield from self._reserve(producer, waits)
             yield from self._run_again(iteration, producer, waits)
             if self._releases:

@@ -258,7 +258,7 @@ class Contiguous(Residency):
                 self.pass_on(tensor)
             if tensor in self._condemned:
                 self._condemned.remove(tensor)
-                self.forget(tensor)
+                super().discard(tensor)
             else:
                 self.blocks.keep_index(tensor)
 
@@ -285,14 +285,14 @@ class Contiguous(Residency):
             self.arrive(tensor, count, Location.NONE)
         self.note_peak()
 
-    def discard(self, tensor: int) -> None:
+    def discard(self, tensor: int, *, but_for_gpu: bool = False) -> None:
         """Forget a tensor's contents and take its space back; one that leaves unrecalled goes first."""
         self.door.enter()
         if tensor in self._leaving:
             self._condemned.add(tensor)
             return
         self.whole.discard(tensor)
-        self.forget(tensor)
+        super().discard(tensor)
         self.buffers.release(tensor)
         self.blocks.release(tensor)
         self.blocks.release(index_owner(tensor))
@@ -305,7 +305,7 @@ class Contiguous(Residency):
         if tensor not in self._leaving or self._recalls:
             self.held.pop(tensor, None)
             if tensor not in self._leaving:
-                self.withdraw(tensor)
+                super().cancel(tensor)
             else:
                 self.cancel_eviction(tensor)
 
@@ -318,7 +318,7 @@ class Contiguous(Residency):
         if tensor not in self._leaving or tensor in self.held:
             return
         self._stay(tensor)
-        self.withdraw_eviction(tensor)
+        super().cancel_eviction(tensor)
         if self.idle[tensor] == self.sizes[tensor]:
             self.whole.add(tensor)
         copied = 0

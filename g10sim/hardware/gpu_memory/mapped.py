@@ -34,15 +34,15 @@ class Mapped(Residency):
         self.notes_arrivals = bool(chunks)
         self.recency.join_chunks(chunks)
 
-    def discard(self, tensor: int) -> None:
+    def discard(self, tensor: int, *, but_for_gpu: bool = True) -> None:
         """Forget contents: pages on the GPU are the next to go; pages in transfer are not touched."""
-        self.forget(tensor, but_for_gpu=True)
+        super().discard(tensor, but_for_gpu=but_for_gpu)
         self.recency.retire(tensor)
 
     def unmap(self) -> None:
         """Give back the pages of all ranges."""
         for tensor in range(len(self.sizes)):
-            self.forget(tensor)
+            super().discard(tensor)
 
     def arrived(self, tensor: int, source: Location) -> None:
         """Remember what has arrived: transfers under way hold on to the order as it is."""

@@ -9,7 +9,7 @@ alike, as many further ones as must be alike are applied in one step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -20,9 +20,9 @@ from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
-from g10sim.hardware.transfers.interface import Due, Observer, VictimRule, report, restart_choice
+from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report, restart_choice
 from g10sim.hardware.transfers.jumps import Move, are_same, past_alike, repeats_in_room, repeats_of_runs
-from g10sim.records import Location, StallReason
+from g10sim.records import Location
 from g10sim.units import format_rate
 
 _NONE, _GPU = Location.NONE, Location.GPU
@@ -30,7 +30,7 @@ _NONE, _GPU = Location.NONE, Location.GPU
 _move = tuple.__new__
 
 
-class BatchedTransfers:
+class BatchedTransfers(Transfers):
     """Moves the pages in one GPU's queues, batch by batch."""
 
     _job: int
@@ -96,13 +96,6 @@ class BatchedTransfers:
         self._attached = False
         self._stuck = True
 
-    def settle(self) -> None:
-        """Leave room to the next batch, which uses any page."""
-
-    def has_news(self, job: int) -> bool:
-        """Tell whether a job may find something new: always."""
-        return True
-
     def changed(self, jobs: Collection[int] = (), now: int | None = None, *, others: bool = True) -> None:
         """Forget what was foreseen: queues, working set or eviction order were altered.
 
@@ -149,21 +142,9 @@ class BatchedTransfers:
         """Put every page of a tensor that is not on the GPU nor in transfer on the fault queues."""
         self._memory.demand(tensor)
 
-    def state(self, job: int) -> Hashable:
-        """Return None: in the middle of a batch it is not known."""
-        return None
-
-    def cache_pages(self) -> list[int]:
-        """Return the pages that caches of drives still take: batches know none."""
-        return []
-
     def busy_cycles(self, job: int) -> int:
         """Cycles so far with pages in a queue, whether or not they could move."""
         return self._busy
-
-    def bottleneck(self, job: int) -> StallReason | None:
-        """Return None: batches have no bottleneck beyond their own quotas."""
-        return None
 
     def _repeat(self, times: int) -> None:
         self.events += 1

@@ -28,7 +28,7 @@ from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.changes import NextChange
 from g10sim.hardware.transfers.flows import DEMAND, Flow, Site
 from g10sim.hardware.transfers.heads import Heads
-from g10sim.hardware.transfers.interface import Due, Observer, VictimRule, report, restart_choice
+from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report, restart_choice
 from g10sim.hardware.transfers.rates import Message, Rates
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.records import Location, StallReason
@@ -40,7 +40,7 @@ _MERGE_BYTES = MERGE_PAGES * 4096
 _MERGE_SHARE = 64
 
 
-class FluidTransfers:
+class FluidTransfers(Transfers):
     """Moves the pages in the queues of all GPUs."""
 
     def __init__(

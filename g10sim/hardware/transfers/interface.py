@@ -89,7 +89,8 @@ class Transfers(Protocol):
         """Stop serving a job that has ended."""
 
     def settle(self) -> None:
-        """Let every job use the room that was made."""
+        """Let every job use the room that was made, where the next transfer does not take any page."""
+        return
 
     def changed(self, jobs: Collection[int] = (), now: int | None = None, *, others: bool = True) -> None:
         """Let room be used, and forget what was foreseen: queues, working sets or orders were altered.
@@ -100,6 +101,7 @@ class Transfers(Protocol):
 
     def has_news(self, job: int) -> bool:
         """Tell whether a job's queues, flows or rates may be others than when it was last asked."""
+        return True
 
     def next_change(self, now: int | None = None) -> int | None:
         """Cycle at which something may become different by itself, or None.
@@ -115,12 +117,15 @@ class Transfers(Protocol):
 
     def state(self, job: int) -> Hashable:
         """Return what of a job is on links now, beyond its queues, and of all GPUs; None: not known."""
+        return None
 
     def cache_pages(self) -> list[int]:
         """Return the pages that each drive's cache still takes; of drives that have one."""
+        return []
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job were moving."""
 
     def bottleneck(self, job: int) -> StallReason | None:
         """Tell what slows a job's demanded pages beyond their own path, or None."""
+        return None

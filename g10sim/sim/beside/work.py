@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from simpy import Event
 
-from g10sim.records import EXCHANGED_COLUMN, CpuRecord
+from g10sim.records import EXCHANGED_COLUMN, CpuRecord, StallReason
 from g10sim.sim.accounts.owners import WaitLog
 from g10sim.sim.beside.collectives import Collectives
 from g10sim.sim.beside.cpu import CpuKernels
 from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.context import JobContext
-from g10sim.sim.stages.waiting import Wait, Waiting, for_collectives, for_cpu, for_gradients
 from g10sim.trace.model import Device, Kernel
+
+Waiting: TypeAlias = Generator[Event, Any, None]
 
 
 class WorkBeside:
@@ -32,7 +33,7 @@ class WorkBeside:
         stores: HostStores | None,
         make_room: Callable[[], None] | None,
     ) -> None:
-        trace, clock, exchange = context.job.trace, context.fabric.clock, context.exchange
+        trace, self._clock, self._exchange = context.job.trace, context.fabric.clock, context.exchange
         self._gpu, self._peers = context.gpu, context.peers
         self._has_cpu = context.machine.system.cpu is not None
         self._collectives = self._cpu = None
@@ -40,24 +41,38 @@ class WorkBeside:
             self._collectives = Collectives(context, dying, release, make_room)
         if trace.cpu_kernels:
             self._cpu = CpuKernels(context, dying, release, stores, self._collectives)
-        self._wait_for_cpu = None if self._cpu is None else for_cpu(self._cpu, clock)
-        first = None if self._collectives is None else for_collectives(self._collectives, clock)
-        self._waits: list[Wait] = [wait for wait in (first, self._wait_for_cpu) if wait is not None]
-        self._wait_for_gradients = None if exchange is None else for_gradients(exchange, clock)
-        self.may_wait = bool(self._waits) or exchange is not None
+        self.may_wait = any(part is not None for part in (self._collectives, self._cpu, self._exchange))
         """Whether there is anything that kernels may wait for."""
 
     def let(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Waiting:
-        """Wait until a kernel may start, or be launched."""
-        for wait in self._waits:
-            yield from wait(iteration, kernel, waits)
-        if self._wait_for_gradients is not None and kernel.device is Device.GPU:
-            yield from self._wait_for_gradients(iteration, kernel, waits)
+        """Wait until nothing keeps a kernel from its start or launch.
 
-    def let_again(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Waiting:
-        """Wait until a kernel may run once more."""
-        if self._wait_for_cpu is not None:
-            yield from self._wait_for_cpu(iteration, kernel, waits)
+        No collective under way uses a tensor of it, kernels on the CPU have ended, and the gradients that it
+        reads have come from the other replicas.
+        """
+        collectives = self._collectives
+        while collectives is not None and (blocker := collectives.blocker(kernel)) is not None:
+            collectives.demand()
+            for event in blocker.after:
+                yield from self._timed(event, StallReason.CPU, waits)
+            yield from self._timed(blocker.ready, StallReason.LATE_PREFETCH, waits)
+            yield from self._timed(blocker.ended, StallReason.BARRIER, waits)
+            collectives.go_on()
+        yield from self.let_again(kernel, waits)
+        if self._exchange is not None and kernel.device is Device.GPU:
+            yield from self._timed(self._exchange.arrival(iteration, kernel.id), StallReason.BARRIER, waits)
+
+    def let_again(self, kernel: Kernel, waits: WaitLog) -> Waiting:
+        """Wait until kernels on the CPU have ended that keep a kernel from running once more."""
+        if self._cpu is not None and kernel.device is not Device.LINKS:
+            yield from self._timed(self._cpu.blocker(kernel), StallReason.CPU, waits)
+
+    def _timed(self, event: Event | None, reason: StallReason, waits: WaitLog) -> Waiting:
+        """Wait for an event, if there is one, and log the time."""
+        if event is not None:
+            since = self._clock.cycle
+            yield event
+            waits.add(reason, self._clock.cycle - since)
 
     def launch(self, iteration: int, kernel: Kernel) -> None:
         """Launch a kernel on the CPU, or a collective."""
@@ -67,7 +82,7 @@ class WorkBeside:
         elif self._cpu is not None:
             self._cpu.launch(iteration, kernel)
 
-    def drain(self) -> Generator[Event, Any, None]:
+    def drain(self) -> Waiting:
         """SimPy process: wait until all has ended."""
         for part in (self._cpu, self._collectives):
             if part is not None:
