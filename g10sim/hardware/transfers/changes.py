@@ -92,7 +92,8 @@ class NextChange:
         refilled = self._refilled_room(rooms, flows)
         for place, (room, users) in rooms.items():
             cycles = self._cycles_of_turn(users) if place == refilled else self._cycles_for_all(users, room)
-            soonest = _sooner(soonest, cycles)
+            if soonest is None or cycles < soonest:
+                soonest = cycles
         return soonest
 
     def _rooms_of(self, flows: list[Flow]) -> tuple[int | None, _Rooms]:
@@ -103,7 +104,8 @@ class NextChange:
             if not flow.rate:
                 continue
             cycles = self.cycles_for(flow, flow.run.count)
-            soonest = _sooner(soonest, cycles)
+            if soonest is None or cycles < soonest:
+                soonest = cycles
             if flow.victim is not None:
                 rooms.setdefault(("victim", id(flow.victim)), (flow.victim.count, []))[1].append(flow)
             elif flow.source != Location.GPU and not flow.follows:
