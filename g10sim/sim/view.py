@@ -107,10 +107,14 @@ class View:
         place = self._places.get(tier)
         return 0 if place is None else self._memory.pools[place].free * self._memory.page_bytes
 
+    def _bytes(self, tensor: int, counts: Sequence[int]) -> int:
+        """Bytes of a tensor that memory counts at a place."""
+        return counts[tensor] * self._memory.page_bytes
+
     def bytes_in(self, tensor: int, tier: str) -> int:
         """Bytes of a tensor in a tier and not in transfer; 0 for one that the system does not have."""
         place = self._places.get(tier)
-        return 0 if place is None else self._memory.pages[place][tensor] * self._memory.page_bytes
+        return 0 if place is None else self._bytes(tensor, self._memory.pages[place])
 
     def away_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in all memory tiers together and not in transfer."""
@@ -134,7 +138,7 @@ class View:
 
     def resident_bytes(self, tensor: int) -> int:
         """Bytes of a tensor on the GPU and not in transfer."""
-        return self._memory.idle[tensor] * self._memory.page_bytes
+        return self._bytes(tensor, self._memory.idle)
 
     def host_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in host memory and not in transfer."""
@@ -146,7 +150,7 @@ class View:
 
     def in_transfer_bytes(self, tensor: int) -> int:
         """Bytes of a tensor that wait in a queue or are on a link."""
-        return self._memory.moving[tensor] * self._memory.page_bytes
+        return self._bytes(tensor, self._memory.moving)
 
     def is_whole(self, tensor: int) -> bool:
         """Tell whether all of a tensor is on the GPU and not in transfer."""
@@ -205,11 +209,6 @@ class PooledView(View):
             self._discarded_bytes = pages * memory.page_bytes
         return super().free_bytes + self._discarded_bytes
 
-    def bytes_in(self, tensor: int, tier: str) -> int:
-        """Bytes of a tensor in a tier and not in transfer; 0 for one that the system does not have."""
-        place = self._places.get(tier)
-        return 0 if place is None else self._bytes(tensor, self._memory.pages[place])
-
     def away_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in all memory tiers together and not in transfer."""
         places, pages = self._addresses.open_to(tensor), self._memory.pages
@@ -219,14 +218,6 @@ class PooledView(View):
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""
         return self._pages[tensor] * self._memory.page_bytes
-
-    def resident_bytes(self, tensor: int) -> int:
-        """Bytes of a tensor on the GPU and not in transfer."""
-        return self._bytes(tensor, self._memory.idle)
-
-    def in_transfer_bytes(self, tensor: int) -> int:
-        """Bytes of a tensor that wait in a queue or are on a link."""
-        return self._bytes(tensor, self._memory.moving)
 
     def is_whole(self, tensor: int) -> bool:
         """Tell whether all of a tensor is on the GPU and not in transfer."""
