@@ -174,7 +174,7 @@ class WholeFetching(Fetching):
         if not isinstance(context.memory, Contiguous):
             raise InvariantError("whole tensors need contiguous memory")
         self._space, self._reactions = context.memory, reactions
-        super().__init__(context, view, self._waited_for(context), asks_policy=False)
+        super().__init__(context, view, self._waited_for(context))
         self._demanded: dict[int, StallReason] = {}
         self._makes_room = reactions.has("on_out_of_memory")
         self.make_room = self._make_room

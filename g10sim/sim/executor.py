@@ -89,7 +89,7 @@ class JobRun:
 
     def _own_fetching(self) -> Fetching:
         tensors = list(named(self.addresses.trace.kernels, attrgetter("tensors")))
-        return Fetching(self.context, self._view, tensors, asks_policy=self._reactions.has("choose_victims"))
+        return Fetching(self.context, self._view, tensors)
 
     @property
     def kernel(self) -> int:

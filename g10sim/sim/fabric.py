@@ -44,6 +44,10 @@ class Clock(Environment):
     cycle: int = Environment.now  # type: ignore[assignment]  # all delays are whole cycles
     """Current cycle."""
 
+    def skip_to(self, cycle: int) -> None:
+        """Go on to a cycle before and at which no event happens."""
+        self._now = cycle
+
 
 class Timer(Timeout):
     """Calls back after some cycles, in a phase of that cycle."""
@@ -60,7 +64,6 @@ class _Wait(NamedTuple):
     job: int | None
     done: Callable[[], bool]
     stuck: Callable[[], str | G10SimError]
-    ahead: Callable[[int], bool] | None
 
 
 class Fabric:
@@ -117,9 +120,7 @@ class Fabric:
         elif error is None:
             now = self.clock.cycle
             self._share_anew(now)
-            self._timer = None
-            if self._waiting or self._watch is not None:
-                self._look(now)
+            self._arm(self._look(now) if self._waiting or self._watch is not None else None)
         self._depth -= 1
         self._door.is_open = self._depth > 0
 
@@ -133,22 +134,16 @@ class Fabric:
             self.transfers.detach(job)
 
     def until(
-        self,
-        done: Callable[[], bool],
-        stuck: Callable[[], str | G10SimError],
-        job: int | None = None,
-        ahead: Callable[[int], bool] | None = None,
+        self, done: Callable[[], bool], stuck: Callable[[], str | G10SimError], job: int | None = None
     ) -> Event:
         """Return an event that happens once ``done``, called after each change, is true.
 
         ``done`` may change memory. ``stuck`` describes the wait should it turn out to have no end, or gives
-        the error that it is. Victims are chosen anew for a ``job`` that has waited. While nothing else can
-        happen, ``ahead`` is called instead, before the clock is there, with the cycle of each change: it
-        tells whether ``done`` is to be called then, and changes no memory. Such a wait looks at the memory
-        and the links of the job alone.
+        the error that it is. Victims are chosen anew for a ``job`` that has waited, and that looks at its own
+        memory and links alone.
         """
         event = self.clock.event()
-        self._waiting[event] = _Wait(job, done, stuck, ahead)
+        self._waiting[event] = _Wait(job, done, stuck)
         self._visit()
         return event
 
@@ -161,20 +156,31 @@ class Fabric:
 
     def _ring(self, timer: Event) -> None:
         if timer is self._timer:
-            self._visit(ahead=True)
+            self._visit(nobody_acts=True)
 
-    def _visit(self, *, ahead: bool = False) -> None:
+    def _visit(self, *, nobody_acts: bool = False) -> None:
         """Bring transfers up to now and let waiting kernels look, where nothing else has changed.
 
-        ``ahead``: nobody acts any more before the next event.
+        Where ``nobody_acts`` any more before the next event, time goes on at once up to that.
         """
         self._depth += 1
         self._door.is_open = True
         now = self.clock.cycle
         self.transfers.advance(now)
-        self._look(now, ahead=ahead)
+        change = self._look(now)
+        while nobody_acts and change is not None and change < self.clock.peek():
+            self.clock.skip_to(change)
+            self.transfers.advance(change)
+            change = self._look(change)
+        self._arm(change)
         self._depth -= 1
         self._door.is_open = self._depth > 0
+
+    def _arm(self, change: int | None) -> None:
+        """Set the timer for a cycle, or for none."""
+        self._timer = None
+        if change is not None:
+            self._timer = Timer(self.clock, Phase.TRANSFERS, change - self.clock.cycle, self._ring)
 
     def _share_anew(self, now: int) -> None:
         """Let room be used and links be shared as memory is now."""
@@ -183,10 +189,10 @@ class Fabric:
         self._altered.clear()
         self._alters_all = False
 
-    def _look(self, now: int, *, ahead: bool = False) -> None:
-        """Wake those whose wait is over; set the timer for the others."""
+    def _look(self, now: int) -> int | None:
+        """Wake those whose wait is over; return the next change that others wait for."""
         for event, wait in list(self._waiting.items()):
-            if wait.ahead is not None and wait.job is not None and not self.transfers.has_news(wait.job):
+            if wait.job is not None and not self.transfers.has_news(wait.job):
                 continue
             if wait.done():
                 del self._waiting[event]
@@ -196,23 +202,8 @@ class Fabric:
                     self._is_stale = True
         if self._is_stale:
             self._share_anew(now)
-        is_awaited = bool(self._waiting)
         if self._watch is not None:
             self._watch()
-            is_awaited = True
-        change = self.transfers.next_change(now) if is_awaited else None
-        if ahead and self._watch is None and len(self._waiting) == 1:
-            change = self._change_ahead(change, *self._waiting.values())
-        self._timer = None
-        if change is not None:
-            self._timer = Timer(self.clock, Phase.TRANSFERS, change - now, self._ring)
-
-    def _change_ahead(self, change: int | None, wait: _Wait) -> int | None:
-        """Let transfers go on while nothing else happens; return the change that the only wait looks for."""
-        horizon = self.clock.peek()
-        while wait.ahead is not None and change is not None and change < horizon:
-            self.transfers.advance(change)
-            if wait.ahead(change):
-                break
-            change = self.transfers.next_change(change)
-        return change
+        elif not self._waiting:
+            return None
+        return self.transfers.next_change(now)

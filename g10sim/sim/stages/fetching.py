@@ -20,15 +20,12 @@ from g10sim.units import format_bytes
 class Fetching:
     """Brings the data of one job's kernels to the GPU, page by page.
 
-    ``tensors`` are those that each kernel waits for. Where the policy is asked for victims
-    (``asks_policy``), no change is looked at before the clock is there.
+    ``tensors`` are those that each kernel waits for.
     """
 
-    def __init__(
-        self, context: JobContext, view: View, tensors: Sequence[Sequence[int]], *, asks_policy: bool
-    ) -> None:
+    def __init__(self, context: JobContext, view: View, tensors: Sequence[Sequence[int]]) -> None:
         self.tensors = tensors
-        self._context, self._view, self._asks_policy = context, view, asks_policy
+        self._context, self._view = context, view
         self._number, self._memory = context.number, context.memory
         self._fabric, self._transfers = context.fabric, context.fabric.transfers
         self.make_room: Callable[[], None] | None = None
@@ -63,18 +60,17 @@ class Fetching:
             # Copies end in about the order of their requests: the last one is looked at first.
             return not memory.queues.faulting and not any(map(memory.moving.__getitem__, latest))
 
-        def step(now: int) -> bool:
+        def has_ended() -> bool:
             nonlocal since, reason
-            waits.add(reason, now - since)
-            since = now
+            waits.add(reason, self._now - since)
+            since = self._now
             if has_arrived():
                 return True
             reason = self._reason()
             return False
 
         if not has_arrived():
-            ahead = None if self._asks_policy else step
-            yield self._fabric.until(lambda: step(self._now), self.describe_wait, self._number, ahead=ahead)
+            yield self._fabric.until(has_ended, self.describe_wait, self._number)
 
     def synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
         """Wait for the evictions and prefetches that the policy wants done."""

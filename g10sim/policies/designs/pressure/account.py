@@ -30,6 +30,7 @@ class Account:
         self.by_use, self.present, self.absent = (ByNextUse(tensors) for _ in range(3))
         self.here_bytes = 0
         self._returning: Integers = np.zeros((tiers, forecast.never + 1), dtype=np.int64)
+        self._returning_of = self._returning.data
         self.shortage = Shortage(forecast.lack, self.by_use, settings)
 
     def state(self) -> tuple[object, ...]:
@@ -62,21 +63,22 @@ class Account:
 
     def use(self, tensor: int, following: int) -> None:
         """Note the kernel that is the next to use a tensor that is alive."""
-        before = self.next[tensor]
-        self._count(tensor, -self.away[tensor])
+        before, away = self.next[tensor], self.away[tensor]
+        self._count(tensor, -away)
         self.next[tensor], self.tier_of[tensor] = following, 0
-        self._count(tensor, self.away[tensor])
-        orders = (self.by_use, True), (self.present, self.here[tensor]), (self.absent, self.away[tensor])
-        for order, is_in in orders:
-            if is_in:
-                order.remove(before, tensor)
-                order.add(following, tensor)
+        self._count(tensor, away)
+        self.by_use.move(before, following, tensor)
+        if self.here[tensor]:
+            self.present.move(before, following, tensor)
+        if away:
+            self.absent.move(before, following, tensor)
 
     def leave(self, tensor: int, size_bytes: int, tier: int) -> None:
         """Note bytes that leave for a tier; those that are away already count there, too."""
         before, self.tier_of[tensor] = self.tier_of[tensor], tier
         if before != tier:
-            self._returning[(before, tier), self.next[tensor]] += -self.away[tensor], self.away[tensor]
+            self._returning_of[before, self.next[tensor]] -= self.away[tensor]
+            self._returning_of[tier, self.next[tensor]] += self.away[tensor]
         self.put(tensor, self.here[tensor] - size_bytes, self.away[tensor] + size_bytes)
 
     def put(self, tensor: int, here: int, away: int) -> None:
@@ -99,7 +101,7 @@ class Account:
 
     def returning_bytes(self, first: int, last: int) -> int:
         """Return the bytes that have to be back for some kernels, from the first to the last."""
-        return int(self._returning[:, first : last + 1].sum())
+        return sum(map(sum, self._returning[:, first : last + 1].tolist()))
 
     def returning(self, first: int, last: int) -> list[int]:
         """Return those bytes by tier."""
@@ -111,4 +113,4 @@ class Account:
         if size_bytes:
             use = self.next[tensor]
             self.shortage.spare(use, size_bytes)
-            self._returning[self.tier_of[tensor], use] += size_bytes
+            self._returning_of[self.tier_of[tensor], use] += size_bytes

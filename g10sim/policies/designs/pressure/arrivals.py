@@ -64,18 +64,17 @@ class Arrivals:
                 if not has_moved(tensor) and tensor in way:
                     break
 
-    def cycles(self, view: PolicyView, needed: Collection[int], machine: PlannedMachine) -> float:
-        """Return the cycles until all of these tensors have arrived on links that carry nothing else.
+    def cycles(self, view: PolicyView, late: Collection[int], machine: PlannedMachine) -> float:
+        """Return the cycles until tensors that are not all there have, on links that carry nothing else.
 
         Of those that nobody has asked for, what each tier holds comes last of what comes from there.
         """
-        late = {tensor for tensor in needed if not view.is_whole(tensor)}
         if not late:
             return 0
         rates = {tier.name: tier.read_rate for tier in machine.tiers}
         cycles = dict.fromkeys(rates, 0.0)
         for way, tensors in self._ways.items():
-            if late.isdisjoint(tensors):
+            if tensors.keys().isdisjoint(late):
                 continue
             sizes = zip(accumulate(tensors.values()), tensors, strict=True)
             last = max(size for size, tensor in sizes if tensor in late)

@@ -31,6 +31,16 @@ class ByNextUse:
         """Remove a tensor that is there."""
         del self._keys[bisect_left(self._keys, use << self._bits | tensor)]
 
+    def move(self, use: int, following: int, tensor: int) -> None:
+        """Put a tensor that is there where its next use is another."""
+        keys, bits = self._keys, self._bits
+        del keys[bisect_left(keys, use << bits | tensor)]
+        insort(keys, following << bits | tensor)
+
+    def __bool__(self) -> bool:
+        """Tell whether there are any."""
+        return bool(self._keys)
+
     def __iter__(self) -> Iterator[int]:
         """Yield the tensors; those yielded may leave meanwhile."""
         key = -1

@@ -24,55 +24,91 @@ class Settings:
         return min(max(2, self.births), self.horizon - 1)
 
 
+_FEW = 8
+"""Kernels up to which they are looked at one by one, which is faster than all at once."""
+
+
 class Shortage:
     """Bytes that the kernels from one on lack, as far as the horizon: ``lack`` less what is away.
 
     In a step, the same tensors are away. One begins where some tensor alive is used next, and at each of the
-    first kernels.
+    first kernels. ``_peaks`` are the kernels that lack most among so many, of equals the first, as far as
+    they are known: a change of the kernels up to some other moves few of them.
     """
 
     def __init__(self, lack: Integers, alive: ByNextUse, settings: Settings) -> None:
         self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
-        self._levels, self._kernel = self._lack.copy(), 0
+        self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
+        self._level_of = self._levels.data
         self._added: list[tuple[int, int]] = []
-        self._worst: dict[int, int] = {}
+        self._peaks: dict[int, int] = {}
 
     def start_iteration(self) -> None:
         """Forget what is away."""
         self._levels[:] = self._lack
         self._added.clear()
-        self._worst.clear()
+        self._peaks.clear()
 
     def start_kernel(self, kernel: int) -> None:
         """Go on to a kernel, or look at it anew: what was added is gone."""
         for stop, size in self._added:
-            self._levels[self._kernel : stop] -= size
+            self._change(stop, -size)
         self._added.clear()
-        self._worst.clear()
-        self._kernel = kernel
+        if kernel != self._kernel:
+            peak = self._peaks.get(self._horizon, -1)
+            self._peaks.clear()
+            if self._kernel < peak and kernel == self._kernel + 1:
+                last = kernel + self._horizon - 1
+                is_more = self._level_of[last] > self._level_of[peak]
+                self._peaks[self._horizon] = last if is_more else peak
+            self._kernel = kernel
 
     def spare(self, until: int, size_bytes: int) -> None:
         """Take off bytes that are away until a kernel uses them."""
-        self._levels[self._kernel : until] -= size_bytes
-        self._worst.clear()
+        self._change(until, -size_bytes)
 
     def add(self, ahead: int, size_bytes: int) -> None:
         """Let each of so many kernels lack more, as seen from this one."""
         self._added.append((self._kernel + ahead, size_bytes))
-        self._levels[self._kernel : self._kernel + ahead] += size_bytes
-        self._worst.clear()
+        self._change(self._kernel + ahead, size_bytes)
+
+    def _change(self, until: int, size_bytes: int) -> None:
+        """Let the kernels from this one to before another lack more, or less."""
+        kernel = self._kernel
+        if until <= kernel + _FEW:
+            for number in range(kernel, min(until, len(self._level_of))):
+                self._level_of[number] += size_bytes
+        else:
+            self._levels[kernel:until] += size_bytes
+        if self._peaks:
+            rises = size_bytes > 0
+            self._peaks = {
+                ahead: peak
+                for ahead, peak in self._peaks.items()
+                if kernel + ahead <= until or (peak < until) == rises
+            }
+
+    def _peak(self, ahead: int | None) -> int:
+        """Return the kernel that lacks most among so many, or among all, of equals the first."""
+        ahead = min(ahead or self._horizon, self._horizon)
+        peak = self._peaks.get(ahead)
+        if peak is None:
+            kernel = self._kernel
+            if ahead <= _FEW:
+                levels = self._level_of[kernel : kernel + ahead].tolist()
+                peak = kernel + levels.index(max(levels))
+            else:
+                peak = kernel + int(self._levels[kernel : kernel + ahead].argmax())
+            self._peaks[ahead] = peak
+        return peak
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of so many kernels lacks, or the worst of all."""
-        ahead = ahead or self._settings.horizon
-        if ahead not in self._worst:
-            self._worst[ahead] = int(self._levels[self._kernel : self._end(ahead)].max())
-        return self._worst[ahead]
+        return self._level_of[self._peak(ahead)]
 
     def worst_step(self, ahead: int | None = None) -> int:
         """Return the kernels ahead at which the step of the worst of so many begins, of equals the first."""
-        stop = self._end(ahead or self._settings.horizon)
-        worst = int(self._levels[self._kernel : stop].argmax())
+        worst = self._peak(ahead) - self._kernel
         single = self._settings.last_single
         if worst <= single:
             return worst
@@ -80,7 +116,7 @@ class Shortage:
 
     def later(self) -> tuple[Integers, Integers]:
         """Return the kernels ahead at which steps begin after the next kernel's, and what these lack."""
-        single, horizon = self._settings.last_single, self._settings.horizon
+        single, horizon = self._settings.last_single, self._horizon
         uses = self._alive.uses() - self._kernel
         starts = np.unique(np.append(np.arange(single + 1), uses[(uses > single) & (uses < horizon)]))
         levels = self._levels[self._kernel : self._kernel + horizon]
@@ -88,7 +124,4 @@ class Shortage:
 
     def of_next(self) -> int:
         """Return what the next kernel lacks."""
-        return int(self._levels[self._kernel + 1])
-
-    def _end(self, ahead: int) -> int:
-        return self._kernel + min(ahead, self._settings.horizon)
+        return self._level_of[self._kernel + 1]

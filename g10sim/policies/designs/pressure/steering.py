@@ -18,6 +18,7 @@ from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Mov
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.machine import PlannedMachine
+from g10sim.trace.model import Device
 
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
@@ -41,6 +42,7 @@ class Steering:
         self._coming = Arrivals()
         self._asked: set[int] = set()
         self._changed: set[int] = set()
+        self._were_used = False
         self._seen: set[int] = set()
         self._named: list[list[int]] = []
         self._spare = 0
@@ -56,13 +58,14 @@ class Steering:
         """Return the moves of a kernel that is about to start."""
         dead = self._enter(view)
         self._look(view)
+        late = self._hold(view)
         shortage = self._account.shortage
         yield from map(Free, dead)
         yield from map(Drop, self._forecast.dropped[view.kernel])
         yield from self._allocations(view, shortage)
-        cycles = self._cycles_until_end(view)
+        cycles = float(self._forecast.cycles[view.kernel]) + self._coming.cycles(view, late, self._machine)
         if shortage.worst() > 0:
-            yield from self._evictions(view, shortage, cycles, self._wanted(view, cycles))
+            yield from self._evictions(view, shortage, cycles)
         yield from self._fetches(view, shortage, cycles, dead)
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
@@ -87,7 +90,7 @@ class Steering:
             return
         shortage = self._account.shortage
         shortage.start_kernel(view.kernel)
-        yield from self._evictions(view, shortage, lack / self._machine.out_rate, inf)
+        yield from self._evictions(view, shortage, lack / self._machine.out_rate, wanted=inf)
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + leaving
         if born and following and unused < lack and self._has_victims(view, following, room):
@@ -137,6 +140,7 @@ class Steering:
         kernel, forecast, account = view.kernel, self._forecast, self._account
         account.shortage.start_kernel(kernel)
         if kernel:
+            self._were_used = view.trace.kernels[kernel - 1].device is Device.GPU
             self._changed = set(filter(account.alive.__getitem__, self._used_by(view, kernel - 1)))
             for tensor in self._changed:
                 account.use(tensor, forecast.next_use(tensor, kernel))
@@ -146,6 +150,7 @@ class Steering:
             self._forget(tensor)
         if kernel == 0:
             self._division.start_iteration()
+            self._were_used = False
             self._changed = {*np.flatnonzero(forecast.lasting).tolist(), *born} - (set(gone) - set(born))
             account.start_iteration(self._changed)
             return dead
@@ -153,11 +158,6 @@ class Steering:
             if not account.alive[tensor]:
                 account.bear(tensor)
         return dead
-
-    def _cycles_until_end(self, view: PolicyView) -> float:
-        """Return the cycles until the kernel ends, which waits at least for what it needs to come in."""
-        needed = set(self._used_by(view, view.kernel)).difference(self._forecast.born[view.kernel])
-        return float(self._forecast.cycles[view.kernel]) + self._coming.cycles(view, needed, self._machine)
 
     def _used_by(self, view: PolicyView, kernel: int) -> list[int]:
         """Return the tensors of a kernel, and those that kernels read which run again before it."""
@@ -172,17 +172,35 @@ class Steering:
         """See where tensors are that may have moved."""
         self._seen.clear()
         gone = self._leaving.follow(view.in_transfer_bytes)
-        for tensor in (*self._changed, *gone, *(self._leaving if self._named else ())):
-            self._has_moved(view, tensor)
+        if self._named or not self._were_used:
+            for tensor in (*self._changed, *gone, *(self._leaving if self._named else ())):
+                self._has_moved(view, tensor)
+        else:
+            for tensor in filter(self._account.alive.__getitem__, self._changed):
+                self._coming.discard(tensor)  # as nobody had to make room, it is where the kernel needed it
+                self._account.put(tensor, self._sizes[tensor], 0)
+            for tensor in gone:
+                self._has_moved(view, tensor)
         self._coming.follow(lambda tensor: self._has_moved(view, tensor))
         if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
             for tensor in set(self._account.by_use) - self._seen:
                 self._see(view, tensor)
-        self._named.clear()
+
+    def _hold(self, view: PolicyView) -> set[int]:
+        """Let what the kernel needs stay; return the tensors that have yet to arrive, new ones left out."""
+        account, sizes, late = self._account, self._sizes, set[int]()
+        born = self._forecast.born[view.kernel]
         for tensor in self._used_by(view, view.kernel):
-            if self._account.alive[tensor]:
+            if account.here[tensor] == sizes[tensor] and not self._named:
+                account.put(tensor, 0, 0)
+                continue
+            if account.alive[tensor]:
                 self._leaving.discard(tensor)
-                self._account.put(tensor, 0, view.away_bytes(tensor))
+                account.put(tensor, 0, view.away_bytes(tensor))
+            if tensor not in born and not view.is_whole(tensor):
+                late.add(tensor)
+        self._named.clear()
+        return late
 
     def _has_moved(self, view: PolicyView, tensor: int) -> bool:
         """See a tensor, once; tell whether more or less of it is on the GPU than before."""
@@ -251,7 +269,7 @@ class Steering:
         return self._sizes[tensor] - view.resident_bytes(tensor)
 
     def _evictions(
-        self, view: PolicyView, shortage: Shortage, cycles: float, wanted: float
+        self, view: PolicyView, shortage: Shortage, cycles: float, wanted: float | None = None
     ) -> Iterator[Move]:
         """Evict what is needed last, as far as the worst kernel lacks room and links would idle.
 
@@ -259,15 +277,20 @@ class Steering:
         case.
         """
         kernel, horizon, account = view.kernel, self._settings.horizon, self._account
-        queues, is_divided = self._queues(view, cycles), False
+        queues: Queues | None = None
+        is_divided = False
         for tensor in account.present.latest_first():
             if tensor in self._leaving:
                 continue
             away = min(account.next[tensor] - kernel, horizon)
             worst = shortage.worst(away) if away > 1 else 0
-            has_time = shortage.worst(2) + queues.queued() <= 0
-            if worst <= 0 or (has_time and (queues.queued() >= wanted or not queues.take_more())):
+            if worst <= 0:
                 return
+            queues = queues or self._queues(view, cycles)
+            if shortage.worst(2) + queues.queued() <= 0:
+                wanted = self._wanted(view, cycles) if wanted is None else wanted
+                if queues.queued() >= wanted or not queues.take_more():
+                    return
             if not is_divided:
                 self._division.start_kernel(kernel, queues, shortage, self._returned_by(kernel))
                 is_divided = True
@@ -323,6 +346,9 @@ class Steering:
         link would idle: they take room that it awaits.
         """
         kernel, account, machine = view.kernel, self._account, self._machine
+        if not account.absent:
+            self._spare = -shortage.of_next()
+            return
         backlog, coming = self._settings.backlog_cycles, self._coming.total_bytes
         freed = sum(map(view.resident_bytes, (*dead, *self._forecast.dropped[kernel])))
         room = view.free_bytes + freed + machine.out_rate * (cycles + backlog) - coming
