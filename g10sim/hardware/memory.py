@@ -242,6 +242,8 @@ class Residency(Counts):
         rate: Rate | None = None,
     ) -> None:
         """Queue a tensor's pages that are not here, by where they are."""
+        if self.idle[tensor] == self.sizes[tensor]:
+            return
         self.door.enter()
         stays = self.in_place.get(tensor)
         if self.is_mapped and not (self.queues.fault[_NONE] or self.queues.prefetch[_NONE]):

@@ -149,13 +149,14 @@ def _steady_stays(trace: Trace, page_bytes: int, spec: CachingPoolSpec) -> tuple
     dying = released_after(trace)
     stays: list[_Stay] = []
     for _ in range(_MOST_ITERATIONS):
-        before, stays = stays, []
+        stays, reserved = [], pool.chunk_pages
         for kernel, tensors in enumerate(named(trace.kernels, attrgetter("tensors"))):
-            new = [tensor for tensor in tensors if tensor not in pool]
-            stays += [_Stay(tensor, kernel, block(tensor)) for tensor in new]
+            for tensor in tensors:
+                if tensor not in pool:
+                    stays.append(_Stay(tensor, kernel, block(tensor)))
             for tensor in dying[kernel]:
                 pool.release(tensor)
-        if stays == before:
+        if pool.chunk_pages == reserved:  # all is free again that was before: the next iteration is the same
             break
     return [*kept, *stays], pool.chunks
 

@@ -32,7 +32,7 @@ class Holes:
         self._holes: list[Block] = []
         self._by_size: list[tuple[int, int]] = []
         if pages:
-            self._insert(Block(0, pages))
+            self.give_back(Block(0, pages))
 
     def __len__(self) -> int:
         return len(self._holes)
@@ -83,38 +83,43 @@ class Holes:
 
     def take(self, block: Block) -> None:
         """Cut a block out of the hole that contains it. Raises InvariantError where none does."""
-        hole = self.around(*block)
-        if hole is None or block.pages < 1:
-            raise InvariantError(f"pages {block.start} to {block.end - 1} are not all free")
-        self._remove(hole)
-        if block.end < hole.end:
-            self._insert(Block(block.end, hole.end - block.end))
-        if hole.start < block.start:
-            self._insert(Block(hole.start, block.start - hole.start))
+        start, pages = block
+        place, end = self._from(start + 1) - 1, start + pages
+        first, size = self._holes[place] if place >= 0 else (start, 0)
+        if pages < 1 or first + size < end:
+            raise InvariantError(f"pages {start} to {end - 1} are not all free")
+        self._forget(first, size)
+        parts = Block(first, start - first), Block(end, first + size - end)
+        self._holes[place : place + 1] = [part for part in parts if part.pages]
+        for part in parts:
+            if part.pages:
+                insort(self._by_size, (part.pages, part.start))
 
     def give_back(self, block: Block) -> None:
         """Add a block and join it with the holes that it touches. Raises InvariantError on overlap."""
-        start, end = block.start, block.end
-        place = self._from(start)
-        for hole in self._holes[max(0, place - 1) : place + 1]:
-            if hole.start < block.end and block.start < hole.end:
-                raise InvariantError(f"pages {block.start} to {block.end - 1} are free already")
-            if hole.start == block.end or hole.end == block.start:
-                self._remove(hole)
-                start, end = min(start, hole.start), max(end, hole.end)
-        self._insert(Block(start, end - start))
+        start, pages = block
+        end, holes = start + pages, self._holes
+        place = behind = self._from(start)
+        before = holes[place - 1] if place else Block(start, 0)
+        after = holes[place] if place < len(holes) else Block(end + 1, 0)
+        if sum(before) > start or after.start < end:
+            raise InvariantError(f"pages {start} to {end - 1} are free already")
+        if before.pages and sum(before) == start:
+            self._forget(*before)
+            start, place = before.start, place - 1
+        if after.start == end:
+            self._forget(*after)
+            end, behind = sum(after), behind + 1
+        holes[place:behind] = [Block(start, end - start)]
+        insort(self._by_size, (end - start, start))
 
     def _from(self, page: int) -> int:
         """Return the position of the first hole that begins at a page or after it."""
         return bisect_left(self._holes, (page,))
 
-    def _insert(self, hole: Block) -> None:
-        insort(self._holes, hole)
-        insort(self._by_size, (hole.pages, hole.start))
-
-    def _remove(self, hole: Block) -> None:
-        del self._holes[bisect_left(self._holes, hole)]
-        del self._by_size[bisect_left(self._by_size, (hole.pages, hole.start))]
+    def _forget(self, start: int, pages: int) -> None:
+        """Take a hole out of the order by size."""
+        del self._by_size[bisect_left(self._by_size, (pages, start))]
 
 
 FitRule = Callable[[Holes, int], int | None]

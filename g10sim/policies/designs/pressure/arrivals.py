@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.machine import PlannedMachine
@@ -60,8 +60,11 @@ class Arrivals:
     def follow(self, has_moved: Callable[[int], bool]) -> None:
         """Ask of each way's tensors whether they have moved, up to the first that has not."""
         for way in self._ways.values():
-            for tensor in list(way):
-                if not has_moved(tensor) and tensor in way:
+            left = 0
+            while (tensor := next(islice(way, left, None), None)) is not None:
+                if has_moved(tensor):
+                    left += tensor in way
+                elif tensor in way:
                     break
 
     def cycles(self, view: PolicyView, late: Collection[int], machine: PlannedMachine) -> float:

@@ -243,25 +243,31 @@ class Steering:
 
         What has to return until then takes its room first: copies need more time than mapping.
         """
-        leaving = self._leaving.total_bytes
-        room = view.largest_hole_bytes if leaving else view.free_bytes
-        room -= sum(self._absent(view, tensor) for tensor in self._forecast.born[view.kernel])
+        account, leaving, sizes = self._account, self._leaving.total_bytes, self._sizes
+        taken = sum([self._absent(view, tensor) for tensor in self._forecast.born[view.kernel]])
+        fits = not leaving and not account.absent
+        fits = fits and shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
         for tensor, ahead in soon.items():
             if tensor in self._asked:
-                shortage.add(ahead, self._sizes[tensor])
-                room -= view.in_transfer_bytes(tensor)
+                if not fits:
+                    shortage.add(ahead, sizes[tensor])
+                taken += view.in_transfer_bytes(tensor)
+        room, is_all = view.largest_hole_bytes - taken, leaving > 0
         for tensor, ahead in soon.items():
             if tensor in self._asked:
                 continue
-            size = self._sizes[tensor]
-            lack = shortage.worst(ahead) + leaving + size
-            if lack > 0 or lack + self._account.returning_bytes(view.kernel, view.kernel + ahead) > 0:
-                continue
+            if not fits:
+                lack = shortage.worst(ahead) + leaving + sizes[tensor]
+                if lack > 0 or lack + account.returning_bytes(view.kernel, view.kernel + ahead) > 0:
+                    continue
             absent = self._absent(view, tensor)
+            if absent > room and not is_all:  # what was discarded is room, too, and is looked for only then
+                room, is_all = room + view.free_bytes - view.largest_hole_bytes, True
             if absent <= room:
                 room -= absent
                 self._asked.add(tensor)
-                shortage.add(ahead, size)
+                if not fits:
+                    shortage.add(ahead, sizes[tensor])
                 yield Fetch(tensor)
 
     def _absent(self, view: PolicyView, tensor: int) -> int:
