@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from g10sim.policies.interface.policy import PolicyView
 
 MemoryKind: TypeAlias = Literal["paged", "contiguous"]
+_FEW = 8
+"""Tensors of a move up to which they are looked at one by one."""
 
 
 class MoveState(Protocol):
@@ -135,7 +137,7 @@ class Move:
         subjects: object = self.subjects()
         if not isinstance(subjects, (tuple, Collection)):  # a tuple is told at once
             return f"found {subjects!r} as tensors; allowed: a set of tensors"
-        for tensor in subjects:
+        for tensor in () if len(subjects) > _FEW and _all_exist(subjects, count) else subjects:
             if type(tensor) is not int or not 0 <= tensor < count:
                 end = " or more" if trace is None else f" to {count - 1} (the trace has {count} tensors)"
                 kind = "" if type(tensor) is int else ", as int"
@@ -156,6 +158,11 @@ class Move:
     def apply(self, state: MoveState) -> None:
         """Carry the move out."""
         raise NotImplementedError
+
+
+def _all_exist(tensors: Collection[int], count: int) -> bool:
+    """Tell whether all of some tensors are of the first so many, faster than one by one."""
+    return {*map(type, tensors)} == {int} and min(tensors) >= 0 and max(tensors) < count
 
 
 MoveClass = TypeVar("MoveClass", bound=type[Move])

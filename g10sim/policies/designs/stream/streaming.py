@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -40,7 +41,9 @@ class Streaming(JobPolicy):
     """One job's tensors in the cyclic order of their uses, kernels counted on from iteration to iteration.
 
     ``_missing`` are the bytes of each tensor that nobody has asked for: they lie elsewhere, or have no
-    contents and are mapped before a kernel writes them. ``_next`` is the kernel that needs them.
+    contents and are mapped before a kernel writes them. ``_next`` is the kernel that needs them. ``_living``
+    are the tensors that die before the iteration ends and have contents beyond the running kernel, those of
+    earlier births first in ``_birth_order``, which has others besides.
     """
 
     def __init__(self, trace: Trace, machine: PlannedMachine, settings: Settings) -> None:
@@ -48,10 +51,11 @@ class Streaming(JobPolicy):
         self._sizes: Integers = np.array(machine.sizes(trace), dtype=np.int64)
         self._uses = self._uses_on_gpu()
         self._next: Integers = np.array([uses[0] if uses else _NEVER for uses in self._uses], dtype=np.int64)
-        self._births: Integers = self._next.copy()
+        self._living, self._birth_order = set[int](), deque[tuple[int, int]]()
         lasts = np.array([tensor.persistent for tensor in trace.tensors], dtype=bool)
         self._dies = ~lasts & (self._next < _NEVER)
         self._missing: Integers = np.where(self._next < _NEVER, self._sizes, 0)
+        self._used_bytes = int(self._missing.sum())
         self._asked: dict[int, None] = {}
         self._last_asked = 0
         self._named: list[list[int]] = []
@@ -156,10 +160,16 @@ class Streaming(JobPolicy):
             place = bisect_right(uses, kernel)
             if place < len(uses):
                 self._next[tensor] = uses[place] + lap * self._kernels
+                if self._dies[tensor] and tensor not in self._living:
+                    self._living.add(tensor)
+                    self._birth_order.append((kernel, tensor))
                 continue
+            self._living.discard(tensor)
             self._next[tensor] = uses[0] + (lap + 1) * self._kernels
             if not self._trace.tensors[tensor].persistent:
                 self._missing[tensor] = self._sizes[tensor]
+        if not self._living:
+            self._birth_order.clear()
         for tensor in set(ended.touched).difference(ended.tensors):
             self._see(view, tensor)
 
@@ -183,13 +193,18 @@ class Streaming(JobPolicy):
 
     def _wanted(self, now: int) -> list[int]:
         """Return what to ask for now in the order of use: as much as has room, and what is needed next."""
-        coming = (self._missing > 0) & (self._next > now) & (self._next < now + self._kernels)
-        coming &= ~self._dies | (self._next <= self._next_birth_of_living(now))
-        missing = np.flatnonzero(coming)
-        missing = missing[np.argsort(self._next[missing], kind="stable")]
-        room = self._room - int((self._sizes - self._missing)[self._next < _NEVER].sum())
+        missing = np.flatnonzero(self._missing)
+        uses = self._next[missing]
+        coming = (uses > now) & (uses < now + self._kernels)
+        coming &= ~self._dies[missing] | (uses <= self._next_birth_of_living(now))
+        missing, uses = missing[coming], uses[coming]
+        if not len(missing):
+            return []
+        order = np.argsort(uses, kind="stable")
+        missing, uses = missing[order], uses[order]
+        room = self._room - self._used_bytes + int(self._missing.sum())
         soon = now + self._until_new[now % self._kernels]
-        fits = (self._missing[missing].cumsum() <= room) | (self._next[missing] <= soon)
+        fits = (self._missing[missing].cumsum() <= room) | (uses <= soon)
         misfits = np.flatnonzero(~fits)
         wanted: list[int] = missing[: int(misfits[0]) if len(misfits) else None].tolist()
         return wanted
@@ -199,10 +214,16 @@ class Streaming(JobPolicy):
 
         Until these die it cannot be asked for, and what is needed later would be before it in the queue.
         """
-        laps, since = np.divmod(self._next - self._births, self._kernels)
-        lives = self._dies & ((since > 0) | (self._next <= now))
-        births: Integers = ((laps + 1) * self._kernels + self._births)[lives]
-        return int(births.min(initial=_NEVER))
+        lap, kernel = divmod(now, self._kernels)
+        living, births = self._living, self._birth_order
+        while births and births[0][1] not in living:
+            births.popleft()
+        following = (lap + 1) * self._kernels
+        if births:
+            return following + births[0][0]
+        running = self._trace.kernels[kernel].tensors
+        is_born = any(self._dies[tensor] and self._next[tensor] <= now for tensor in running)
+        return following + kernel if is_born else _NEVER
 
     def _depart(self, view: PolicyView) -> Iterator[Move]:
         """Send away what is to be elsewhere until its next use."""
