@@ -200,14 +200,22 @@ class Recency:
 
     def retire(self, tensor: int) -> None:
         """Put every page of a tensor at the oldest end."""
-        count = self.pages(tensor)
+        own, chunk = self._of[tensor], self._chunks[tensor]
+        count = 0
+        for old in own:
+            count += old.count
+            old.count = 0
+        own.clear()
+        if (group := self._group_of(tensor)) is not None:
+            grouped = group.pages(tensor)
+            group.lower(tensor, grouped)
+            count += grouped
         if not count:
             return
-        self.remove(tensor)
-        run = Run(tensor, count, stamp=-1)
-        self._of[tensor].append(run)
-        if (chunk := self._chunks[tensor]) is not None:
+        if chunk is not None:
             chunk.loose.add(tensor)
+        run = Run(tensor, count, stamp=-1)
+        own.append(run)
         if self._scan is not None:
             self._scan = max(self._scan, self._head)
         if self._head:

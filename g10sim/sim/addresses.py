@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from operator import attrgetter
 
 from g10sim.sim.address_map import AddressMap, Sides
@@ -64,6 +65,10 @@ class OwnAddresses:
     def open_to(self, tensor: int) -> tuple[int, ...]:
         """Return the ranges at which a tensor's contents lie or may come to lie."""
         return (tensor,)
+
+    def open_to_any(self, tensors: Iterable[int]) -> frozenset[int]:
+        """Return the ranges at which contents of some tensors lie or may come to lie."""
+        return frozenset(tensors)
 
 
 class PooledAddresses(OwnAddresses):
@@ -149,3 +154,9 @@ class PooledAddresses(OwnAddresses):
         return tuple(
             [place for place in self._now[tensor] if owner[place] == tensor or owner[place] not in alive]
         )
+
+    def open_to_any(self, tensors: Iterable[int]) -> frozenset[int]:
+        """Return the ranges at which contents of some tensors lie or may come to lie."""
+        now, alive = self._now, self._alive
+        places = [now[tensor] if tensor in alive else self.open_to(tensor) for tensor in tensors]
+        return frozenset(chain.from_iterable(places))

@@ -134,13 +134,8 @@ class Migrator:
 
     def await_transfers(self, tensors: frozenset[int] | None, *, evictions: bool, prefetches: bool) -> None:
         """Let the kernel wait for transfers under way of these tensors (None: of all)."""
-        places = None if tensors is None else self._places(tensors)
+        places = None if tensors is None else self._addresses.open_to_any(tensors)
         self._memory.await_transfers(places, evictions=evictions, prefetches=prefetches)
-
-    def _places(self, tensors: Iterable[int]) -> frozenset[int]:
-        if not self._addresses.are_shared:
-            return frozenset(tensors)
-        return frozenset([place for tensor in tensors for place in self._addresses.open_to(tensor)])
 
     def was_away(self, tensor: int) -> bool:
         """Tell whether what is on the GPU of a tensor, or some of it, came from a tier."""
@@ -200,7 +195,7 @@ class Migrator:
     def protect(self, tensors: Collection[int]) -> None:
         """Keep prefetches from pushing out tensors until the next kernel starts."""
         running = self._memory.needed if self.keeps_needed else frozenset()
-        self._memory.protect(running | self._places(tensors))
+        self._memory.protect(running | self._addresses.open_to_any(tensors))
 
 
 class DelayedMoves:
