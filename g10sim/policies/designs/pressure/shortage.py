@@ -51,12 +51,14 @@ class Shortage:
 
     def start_kernel(self, kernel: int) -> None:
         """Go on to a kernel, or look at it anew: what was added is gone."""
+        goes_on = kernel != self._kernel
+        if goes_on:
+            self._peaks = {ahead: peak for ahead, peak in self._peaks.items() if ahead == self._horizon}
         for stop, size in self._added:
             self._change(stop, -size)
         self._added.clear()
-        if kernel != self._kernel:
-            peak = self._peaks.get(self._horizon, -1)
-            self._peaks.clear()
+        if goes_on:
+            peak = self._peaks.pop(self._horizon, -1)
             if self._kernel < peak and kernel == self._kernel + 1:
                 last = kernel + self._horizon - 1
                 is_more = self._level_of[last] > self._level_of[peak]
@@ -93,14 +95,19 @@ class Shortage:
         ahead = min(ahead or self._horizon, self._horizon)
         peak = self._peaks.get(ahead)
         if peak is None:
-            kernel = self._kernel
-            if ahead <= _FEW:
-                levels = self._level_of[kernel : kernel + ahead].tolist()
-                peak = kernel + levels.index(max(levels))
-            else:
-                peak = kernel + int(self._levels[kernel : kernel + ahead].argmax())
+            stop = self._kernel + ahead
+            peak = self._peaks.get(self._horizon, stop)
+            if peak >= stop:
+                peak = self._found_peak(stop)
             self._peaks[ahead] = peak
         return peak
+
+    def _found_peak(self, stop: int) -> int:
+        kernel = self._kernel
+        if stop <= kernel + _FEW:
+            levels = self._level_of[kernel:stop].tolist()
+            return kernel + levels.index(max(levels))
+        return kernel + int(self._levels[kernel:stop].argmax())
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of so many kernels lacks, or the worst of all."""

@@ -41,6 +41,7 @@ class Steering:
         self._leaving = Departures(machine.tiers)
         self._coming = Arrivals()
         self._asked: set[int] = set()
+        self._used: list[int] = []
         self._changed: set[int] = set()
         self._were_used = False
         self._seen: set[int] = set()
@@ -141,7 +142,7 @@ class Steering:
         account.shortage.start_kernel(kernel)
         if kernel:
             self._were_used = view.trace.kernels[kernel - 1].device is Device.GPU
-            self._changed = set(filter(account.alive.__getitem__, self._used_by(view, kernel - 1)))
+            self._changed = set(filter(account.alive.__getitem__, self._used))
             for tensor in self._changed:
                 account.use(tensor, forecast.next_use(tensor, kernel))
         dead = forecast.dead[kernel or forecast.kernels]
@@ -189,8 +190,8 @@ class Steering:
     def _hold(self, view: PolicyView) -> set[int]:
         """Let what the kernel needs stay; return the tensors that have yet to arrive, new ones left out."""
         account, sizes, late = self._account, self._sizes, set[int]()
-        born = self._forecast.born[view.kernel]
-        for tensor in self._used_by(view, view.kernel):
+        born, self._used = self._forecast.born[view.kernel], self._used_by(view, view.kernel)
+        for tensor in self._used:
             if account.here[tensor] == sizes[tensor] and not self._named:
                 account.put(tensor, 0, 0)
                 continue
