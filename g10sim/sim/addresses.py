@@ -28,7 +28,7 @@ class OwnAddresses:
         self._persistent, self._kernel = each(trace.tensors, attrgetter("persistent")), 0
         self.discarded: set[int] = set()
 
-    def enter(self, kernel: int) -> tuple[int, ...]:
+    def enter(self, kernel: int) -> Sequence[int]:
         """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""
         self._kernel = kernel
         return ()
@@ -50,8 +50,8 @@ class OwnAddresses:
         """Note that a tensor's contents are discarded; returns the ranges at which they lie."""
         return self.held(tensor)
 
-    def reclaim(self, tensor: int) -> tuple[int, ...]:
-        """Note that a tensor will need its ranges; returns those that were discarded."""
+    def reclaim(self, places: Sequence[int]) -> Sequence[int]:
+        """Note that a tensor will need ranges; returns those that were discarded."""
         return ()
 
     def tensor_at(self, place: int) -> int:
@@ -103,7 +103,7 @@ class PooledAddresses(OwnAddresses):
         """Return the ranges that a kernel reads, and those that it writes."""
         return self._map.sides[kernel.id]
 
-    def enter(self, kernel: int) -> tuple[int, ...]:
+    def enter(self, kernel: int) -> Sequence[int]:
         """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""
         born = self._map.stays_from(kernel)
         if not born:
@@ -111,14 +111,11 @@ class PooledAddresses(OwnAddresses):
         self._settle_in(born)
         if not self.discarded:
             return ()
-        return self._reclaimed([place for number in born for place in self._map.ranges[number]])
+        return self.reclaim([place for number in born for place in self._map.ranges[number]])
 
-    def reclaim(self, tensor: int) -> tuple[int, ...]:
-        """Note that a tensor will need its ranges; returns those that were discarded."""
-        return self._reclaimed(self.open_to(tensor)) if self.discarded else ()
-
-    def _reclaimed(self, places: Sequence[int]) -> tuple[int, ...]:
-        found = tuple([place for place in places if place in self.discarded])
+    def reclaim(self, places: Sequence[int]) -> Sequence[int]:
+        """Note that a tensor will need ranges; returns those that were discarded."""
+        found = [place for place in places if place in self.discarded]
         self.discarded.difference_update(found)
         return found
 

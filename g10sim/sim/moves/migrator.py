@@ -113,9 +113,10 @@ class Migrator:
         """Queue what is elsewhere to come in, and what has no contents to be allocated."""
         if self._claims.postpone(tensor, self.fetch):
             return
-        for place in self._addresses.open_to(tensor):
+        places = self._addresses.open_to(tensor)
+        for place in places:
             self._memory.request_prefetch(place)
-        reclaimed = self._addresses.reclaim(tensor)
+        reclaimed = self._addresses.reclaim(places)
         if reclaimed:
             self._memory.touch(*reclaimed)
 

@@ -244,32 +244,32 @@ class Steering:
 
         What has to return until then takes its room first: copies need more time than mapping.
         """
-        account, leaving, sizes = self._account, self._leaving.total_bytes, self._sizes
+        leaving, sizes = self._leaving.total_bytes, self._sizes
         taken = sum([self._absent(view, tensor) for tensor in self._forecast.born[view.kernel]])
-        fits = not leaving and not account.absent
-        fits = fits and shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
-        for tensor, ahead in soon.items():
-            if tensor in self._asked:
-                if not fits:
-                    shortage.add(ahead, sizes[tensor])
-                taken += view.in_transfer_bytes(tensor)
+        is_easy = not leaving and not self._account.absent
+        is_easy = is_easy and shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
+        for tensor in self._asked.intersection(soon):
+            if not is_easy:
+                shortage.add(soon[tensor], sizes[tensor])
+            taken += view.in_transfer_bytes(tensor)
         room, is_all = view.largest_hole_bytes - taken, leaving > 0
-        for tensor, ahead in soon.items():
-            if tensor in self._asked:
+        for tensor in [tensor for tensor in soon if tensor not in self._asked]:
+            if not (is_easy or self._may_come(shortage, view.kernel, tensor, soon[tensor])):
                 continue
-            if not fits:
-                lack = shortage.worst(ahead) + leaving + sizes[tensor]
-                if lack > 0 or lack + account.returning_bytes(view.kernel, view.kernel + ahead) > 0:
-                    continue
             absent = self._absent(view, tensor)
             if absent > room and not is_all:  # what was discarded is room, too, and is looked for only then
                 room, is_all = room + view.free_bytes - view.largest_hole_bytes, True
             if absent <= room:
                 room -= absent
                 self._asked.add(tensor)
-                if not fits:
-                    shortage.add(ahead, sizes[tensor])
+                if not is_easy:
+                    shortage.add(soon[tensor], sizes[tensor])
                 yield Fetch(tensor)
+
+    def _may_come(self, shortage: Shortage, kernel: int, tensor: int, ahead: int) -> bool:
+        """Tell whether kernels until then have room for a new tensor, beside what leaves and returns."""
+        lack = shortage.worst(ahead) + self._leaving.total_bytes + self._sizes[tensor]
+        return lack <= 0 and lack + self._account.returning_bytes(kernel, kernel + ahead) <= 0
 
     def _absent(self, view: PolicyView, tensor: int) -> int:
         """Return the bytes of a tensor that are not on the GPU."""
