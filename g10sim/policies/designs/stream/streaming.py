@@ -197,12 +197,12 @@ class Streaming(JobPolicy):
         uses = self._next[missing]
         coming = (uses > now) & (uses < now + self._kernels)
         coming &= ~self._dies[missing] | (uses <= self._next_birth_of_living(now))
-        missing, uses = missing[coming], uses[coming]
-        if not len(missing):
+        if not coming.any():
             return []
+        room = self._room - self._used_bytes + int(self._missing[missing[uses < _NEVER]].sum())
+        missing, uses = missing[coming], uses[coming]
         order = np.argsort(uses, kind="stable")
         missing, uses = missing[order], uses[order]
-        room = self._room - self._used_bytes + int(self._missing.sum())
         soon = now + self._until_new[now % self._kernels]
         fits = (self._missing[missing].cumsum() <= room) | (uses <= soon)
         misfits = np.flatnonzero(~fits)
