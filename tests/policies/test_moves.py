@@ -318,3 +318,12 @@ def test_files_of_the_first_version_are_read(tmp_path, separators):
     path.write_text(path.read_text().replace("old", "new"))
     with pytest.raises(PlanError, match="the file was changed after it was written"):
         load_plan(path)
+
+
+@pytest.mark.parametrize(("wrong", "found"), [(12, "12"), (-1, "-1"), (3.5, "3.5"), ("w", "'w'")])
+def test_one_wrong_tensor_among_many_is_named(wrong, found):
+    trace = trace_of({f"w{number}*": 1 for number in range(12)}, [(1000, "w0", "")])
+    assert Protect(frozenset(range(12))).flaw(trace, ()) is None
+    problem = Protect(frozenset(range(11)) | {wrong}).flaw(trace, ())
+    assert problem is not None
+    assert problem.startswith(f"found unknown tensor {found}; allowed: 0 to 11")

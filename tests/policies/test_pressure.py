@@ -606,6 +606,41 @@ def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, c
     assert shortage.worst() == max(before)
 
 
+@given(
+    st.lists(st.integers(-5, 5), min_size=10, max_size=30),
+    st.integers(2, 30),
+    st.lists(
+        st.tuples(st.sampled_from(["go on", "add", "spare"]), st.integers(1, 30), st.integers(-4, 4)),
+        max_size=30,
+    ),
+)
+def test_peaks_that_are_known_follow_every_change(live, horizon, changes):
+    horizon, kernel = min(horizon, len(live)), 0
+    settings = Settings(backlog_cycles=0, births=3, horizon=horizon)
+    shortage, levels, added = (
+        Shortage(np.array(live), in_turn(()), settings),
+        live + live,
+        [0] * 2 * len(live),
+    )
+    for change, ahead, size in changes:
+        if change == "go on":
+            kernel, added = min(kernel + 1, len(live) - 1), [0] * len(levels)
+            shortage.start_kernel(kernel)
+        elif change == "add":
+            shortage.add(ahead, size)
+            added[kernel : kernel + ahead] = [one + size for one in added[kernel : kernel + ahead]]
+        else:
+            shortage.spare(kernel + ahead, size)
+            levels[kernel : kernel + ahead] = [one - size for one in levels[kernel : kernel + ahead]]
+        lacks = [level + more for level, more in zip(levels, added, strict=True)][kernel:]
+        for many in (None, ahead):
+            seen = lacks[: min(many or horizon, horizon)]
+            assert shortage.worst(many) == max(seen)
+            assert min(shortage.worst_step(many), settings.last_single) == min(
+                seen.index(max(seen)), settings.last_single
+            )
+
+
 class Decisions:
     """Stands in for what decides: names the number of its decision."""
 
