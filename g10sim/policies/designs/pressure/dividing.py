@@ -42,7 +42,7 @@ class Division:
         self._queues, self._shortage, self._returned = queues, shortage, returned
         peak = shortage.worst_step()
         worst, cycles = shortage.worst(), self._cycles_until(kernel, peak)
-        shares = queues.shares(worst, returned(peak))
+        shares = self._shares()
         needs = {tier.name: shares[tier.name] * worst / tier.write_rate for tier in self._machine.tiers}
         link_needs = worst / self._machine.link_rate
         self._is_behind = link_needs >= cycles
@@ -58,15 +58,21 @@ class Division:
 
     def place(self, tensor: int, size_bytes: int, away: int) -> PlannedTier | None:
         """Return the tier where bytes of a tensor go, unused for so many kernels; None: nowhere."""
-        shares = self._queues.shares(
-            self._shortage.worst(away), self._returned(self._shortage.worst_step(away))
-        )
+        shares = self._shares(away)
         tier = self._choose(shares, tensor, size_bytes)
         if tier:
             self._queues.add(tier, size_bytes)
             self._debts.add(tier, shares, size_bytes)
             self._even_debts.add(tier, self._even, size_bytes)
         return tier
+
+    def _shares(self, ahead: int | None = None) -> dict[str, float]:
+        """Divide what the worst of so many kernels lacks, or the worst of all."""
+        queues, shortage = self._queues, self._shortage
+        worst = shortage.worst(ahead)
+        return queues.shares_of_first(worst) or queues.shares(
+            worst, self._returned(shortage.worst_step(ahead))
+        )
 
     def _choose(self, shares: Mapping[str, float], tensor: int, size_bytes: int) -> PlannedTier | None:
         """Choose by what is short: time before the next kernel, or else tiers that would idle.

@@ -21,7 +21,7 @@ class Queues:
         cycles: float,
         queued_bytes: Mapping[str, int] | None = None,
     ) -> None:
-        self._machine, self._cycles = machine, cycles
+        self._machine, self._cycles, self._link_rate = machine, cycles, machine.link_rate
         self._queued = dict.fromkeys(free_bytes, 0) | dict(queued_bytes or {})
         self._free = {name: free - self._queued[name] for name, free in free_bytes.items()}
 
@@ -48,10 +48,21 @@ class Queues:
 
     def takes(self, tier: PlannedTier) -> bool:
         """Tell whether a tier would be idle before the time is over, with what slower ones leave it."""
-        slower = [other for other in self._machine.tiers if other.write_rate < tier.write_rate]
-        left = self._machine.link_rate * self._cycles
-        left -= sum(min(self._queued[other.name], other.write_rate * self._cycles) for other in slower)
-        return self._queued[tier.name] < min(tier.write_rate * self._cycles, left)
+        cycles, slower = self._cycles, 0.0
+        for other in self._machine.tiers:
+            if other.write_rate < tier.write_rate:
+                slower += min(self._queued[other.name], other.write_rate * cycles)
+        left = self._link_rate * cycles - slower
+        return self._queued[tier.name] < min(tier.write_rate * cycles, left)
+
+    def shares_of_first(self, size_bytes: int) -> dict[str, float] | None:
+        """Return the shares of bytes that have yet to leave if the first tier takes all; None if it cannot."""
+        first, *others = self._machine.tiers
+        if self._free[first.name] < size_bytes or size_bytes < 1:
+            return None
+        if first.write_rate * (size_bytes / self._link_rate) < size_bytes:
+            return None
+        return {first.name: 1.0, **dict.fromkeys((tier.name for tier in others), 0.0)}
 
     def shares(self, size_bytes: int, returned: Mapping[str, int] | None = None) -> dict[str, float]:
         """Divide bytes that have yet to leave: the share of each tier by name.
@@ -61,7 +72,7 @@ class Queues:
         """
         tiers, left = self._machine.tiers, float(size_bytes)
         room = {name: free + (returned or {}).get(name, 0) for name, free in self._free.items()}
-        cycles = max(size_bytes / self._machine.link_rate, self._least_cycles(size_bytes, tiers, room))
+        cycles = max(size_bytes / self._link_rate, self._least_cycles(size_bytes, tiers, room))
         found = {}
         for tier in tiers:
             taken = max(0.0, min(left, room[tier.name], tier.write_rate * cycles))
