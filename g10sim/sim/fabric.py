@@ -64,6 +64,7 @@ class _Wait(NamedTuple):
     job: int | None
     done: Callable[[], bool]
     stuck: Callable[[], str | G10SimError]
+    is_alone: bool
 
 
 class Fabric:
@@ -134,16 +135,21 @@ class Fabric:
             self.transfers.detach(job)
 
     def until(
-        self, done: Callable[[], bool], stuck: Callable[[], str | G10SimError], job: int | None = None
+        self,
+        done: Callable[[], bool],
+        stuck: Callable[[], str | G10SimError],
+        job: int | None = None,
+        *,
+        is_alone: bool = False,
     ) -> Event:
         """Return an event that happens once ``done``, called after each change, is true.
 
         ``done`` may change memory. ``stuck`` describes the wait should it turn out to have no end, or gives
-        the error that it is. Victims are chosen anew for a ``job`` that has waited, and that looks at its own
-        memory and links alone.
+        the error that it is. Victims are chosen anew for a ``job`` that has waited. If ``is_alone``, ``done``
+        looks at the memory and the links of that job alone, and is called where these may have changed.
         """
         event = self.clock.event()
-        self._waiting[event] = _Wait(job, done, stuck)
+        self._waiting[event] = _Wait(job, done, stuck, is_alone)
         self._visit()
         return event
 
@@ -192,7 +198,7 @@ class Fabric:
     def _look(self, now: int) -> int | None:
         """Wake those whose wait is over; return the next change that others wait for."""
         for event, wait in list(self._waiting.items()):
-            if wait.job is not None and not self.transfers.has_news(wait.job):
+            if wait.is_alone and wait.job is not None and not self.transfers.has_news(wait.job):
                 continue
             if wait.done():
                 del self._waiting[event]

@@ -70,7 +70,7 @@ class Fetching:
             return False
 
         if not has_arrived():
-            yield self._fabric.until(has_ended, self.describe_wait, self._number)
+            yield self._fabric.until(has_ended, self.describe_wait, self._number, is_alone=True)
 
     def synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
         """Wait for the evictions and prefetches that the policy wants done."""

@@ -56,7 +56,7 @@ class Queues:
         return self._queued[tier.name] < min(tier.write_rate * cycles, left)
 
     def shares_of_first(self, size_bytes: int) -> dict[str, float] | None:
-        """Return the shares of bytes that have yet to leave if the first tier takes all; None if it cannot."""
+        """Return the shares of bytes that have yet to leave if the first tier takes all; None: it cannot."""
         first, *others = self._machine.tiers
         if self._free[first.name] < size_bytes or size_bytes < 1:
             return None
