@@ -161,7 +161,7 @@ class Move:
 
 
 def _all_exist(tensors: Collection[int], count: int) -> bool:
-    """Tell whether all of some tensors are of the first so many, faster than one by one."""
+    """Return True if all of some tensors exist, in a trace of ``count``: faster than one by one."""
     return {*map(type, tensors)} == {int} and min(tensors) >= 0 and max(tensors) < count
 
 
