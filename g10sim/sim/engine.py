@@ -92,7 +92,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Setup:
-    """What a workload is simulated on, under which policy, and what is kept of it."""
+    """Machine and policy of a simulation, and the records that are kept of it."""
 
     system: SystemSpec
     policy: Policy

@@ -1,4 +1,4 @@
-"""Where pages are: every page of every tensor in exactly one place, whatever happens to it."""
+"""Places of pages: every page of every tensor in exactly one place, whatever happens to it."""
 
 import memories
 import pytest

@@ -457,7 +457,7 @@ def test_g10_over_copies_is_ideal_where_everything_fits(policy, behaviour):
 
 
 def test_plans_of_copies_move_only_what_leaves():
-    """What is born is allocated, and what is dead freed, without the plan."""
+    """Tensors are allocated at birth and freed at death without the plan."""
     kernels = [(100_000, "", "a"), *[(100_000, "", "")] * 6, (100_000, "", "b"), (100_000, "b", "")]
     trace = trace_of({"a": 4, "b": 4}, [*kernels, *[(100_000, "", "")] * 6, (100_000, "a", "")])
     plan = G10Gds().plan_job(Job(trace), machine(6), BehaviourSpec())

@@ -1,4 +1,4 @@
-"""What a policy may ask for, what it is refused, and what it sees."""
+"""The moves that a policy may ask for, those that it is refused, and its view."""
 
 import re
 

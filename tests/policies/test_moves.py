@@ -106,7 +106,7 @@ def test_a_move_of_a_plug_in_works_in_a_plan_a_reaction_and_a_plan_file(tmp_path
 
 
 def hook():
-    """Where the code of the hook begins, as messages say it."""
+    """Return the line at which the code of the hook begins, as messages say it."""
     return f" ({__file__}, line {Does.on_kernel_start.__code__.co_firstlineno})"
 
 

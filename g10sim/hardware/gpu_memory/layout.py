@@ -20,7 +20,7 @@ CopyRate = Callable[[int, Location, bool], int]
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where blocks of one job's tensors go, and how their copies move.
+    """Rules for the blocks of one job's tensors, and for their copies.
 
     ``rules`` say for each tensor where its block goes; a tensor without a rule needs none of its own.
     ``scratch_pages`` are set aside for all. ``shared`` are the GPU's pages where other jobs use them, too;

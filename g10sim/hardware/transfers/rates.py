@@ -48,7 +48,7 @@ class Rates:
         """How often each GPU's copies have taken a turn."""
         self._now = 0
         self.are_separable = self.is_fair and not ssds and not topology.has_duplex
-        """Whether flows that share no link have rates that do not depend on each other."""
+        """True if flows that share no link have rates that do not depend on each other."""
 
     @property
     def is_fair(self) -> bool:

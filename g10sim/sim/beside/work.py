@@ -42,7 +42,7 @@ class WorkBeside:
         if trace.cpu_kernels:
             self._cpu = CpuKernels(context, dying, release, stores, self._collectives)
         self.may_wait = any(part is not None for part in (self._collectives, self._cpu, self._exchange))
-        """Whether there is anything that kernels may wait for."""
+        """True if there is anything that kernels may wait for."""
 
     def let(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Waiting:
         """Wait until nothing keeps a kernel from its start or launch.

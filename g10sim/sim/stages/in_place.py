@@ -15,7 +15,7 @@ from g10sim.trace.model import Kernel
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """What one kernel reads and writes in one memory tier, in bytes."""
+    """Bytes that one kernel reads and writes in one memory tier."""
 
     tier: Location
     read: int

@@ -1,4 +1,4 @@
-"""What one job computes again: each tensor once, though others need it on their way."""
+"""Recomputations of one job: each tensor is made again once, though others need it on their way."""
 
 from __future__ import annotations
 
