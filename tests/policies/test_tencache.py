@@ -10,7 +10,6 @@ from g10sim.errors import PolicyError, UnsupportedError
 from g10sim.policies.designs.tencache import TenCache
 from g10sim.policies.designs.zero_infinity import ZeroInfinity
 from g10sim.policies.interface.policy import Requirements
-from g10sim.policies.planning.offloading.below import Offloaded
 from g10sim.policies.planning.offloading.caching import cached
 from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.sim.engine import run
@@ -176,7 +175,7 @@ class Shared(Nowhere):
         return trace
 
     def _plan_job(self, trace, machine, system):
-        return Offloaded(Gradients(trace, 1, 0), {}, {}, {}, frozenset())
+        return self.job_class(Gradients(trace, 1, 0), {}, {}, {}, frozenset())
 
 
 @pytest.mark.parametrize(

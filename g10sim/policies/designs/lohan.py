@@ -39,14 +39,14 @@ class _Job(Offloaded):
     returned: Mapping[int, Sequence[int]] = field(default_factory=dict)
     dropped: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
-    def before(self, view: PolicyView) -> Iterator[Move]:
+    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
         """Yield the moves of a kernel that is about to start."""
-        yield from super().before(view)
+        yield from super().on_kernel_start(view)
         yield from (Fetch(tensor, recalls=True) for tensor in self.returned.get(view.kernel, ()))
 
-    def after(self, view: PolicyView) -> Iterator[Move]:
+    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
         """Yield the moves of a kernel that has ended, or was launched."""
-        yield from super().after(view)
+        yield from super().on_kernel_end(view)
         yield from (Evict(tensor, tier) for tensor, tier in self.swapped.get(view.kernel, ()))
         yield from map(Drop, self.dropped.get(view.kernel, ()))
 
@@ -86,6 +86,7 @@ class LoHan(WeightsBelow):
     births: Count = parameter(default=1)
     """Kernels ahead of which new tensors are mapped."""
 
+    job_class = _Job
     _kept: ClassVar[Mapping[str, str]] = {
         "host": "gradients and the states of some steps",
         "ssd": "weights and optimizer states",

@@ -68,6 +68,7 @@ class TenCache(WeightsBelow):
     optimizer_buffers: int = parameter(default=5, ge=1, published="5, authors' scripts")
     """Steps whose states are in host memory at a time, of those with states on the SSD."""
 
+    job_class = _Job
     _kept: ClassVar[Mapping[str, str]] = dict.fromkeys(("host", "ssd"), "what is offloaded")
 
     @property
@@ -78,7 +79,6 @@ class TenCache(WeightsBelow):
         )
 
     def _set_up(self) -> None:
-        super()._set_up()
         self._pinned_limit: int | None = None
 
     def plan(
@@ -92,8 +92,8 @@ class TenCache(WeightsBelow):
 
     def pageable(self, job: int) -> Collection[int]:
         """Return the weights and gradients that have no pinned buffer."""
-        planned = self._jobs[job]
-        return planned.pageable if isinstance(planned, _Job) else ()
+        planned: _Job = self.jobs[job]
+        return planned.pageable
 
     def _schedule(self) -> Schedule:
         bucket_bytes = self.reduce_bucket_size * self.bytes_per_parameter

@@ -95,7 +95,8 @@ class ZeroInfinity(WeightsBelow):
 
     def host_reserved(self, job: int) -> int:
         """With states on the SSD, return what is reserved in host memory: buffers, gradients and weights."""
-        return self._in_host[job] if self.offload_optimizer == "ssd" else 0
+        reserved: int = self.jobs[job].below["host"] if self.offload_optimizer == "ssd" else 0
+        return reserved
 
     def _schedule(self) -> Schedule:
         return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes, returns=False)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ValidationError
 
@@ -21,12 +22,14 @@ from g10sim.policies.designs.vdnn.algorithms import (
     with_algorithms,
 )
 from g10sim.policies.designs.vdnn.layers import Layer, Schedule, live_bytes, make_schedule
+from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import AlgorithmsFile, Declared, PoolParameters, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Place, Policy, PolicyView, Requirements, Trials
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Job, Workload
+from g10sim.trace.workload import Job
 
 Mode = Literal["all", "conv", "alternate", "none", "dyn"]
 Algorithms = Literal["performance", "memory", "greedy"]
@@ -35,14 +38,55 @@ Order = Literal["prefetch_first", "gradient_first"]
 
 _ONE_RULE = {"best_fit": Place.BEST, "caching": Place.BEST, "first_fit": Place.LEFT, "worst_fit": Place.WORST}
 
-
 OFFLOADING = Effect(
     lambda run, policy: policy.offloads, "with layers that offload", "no layer offloads anything"
 )
 """Effect of parameters that say how to offload."""
 
 
-class LayerWise(Declared, Policy):
+@dataclass(frozen=True)
+class LayerJob(JobPolicy):
+    """Moves of one job, as its ``schedule`` says.
+
+    With ``gradient_first`` the results of a layer ask for memory before what it prefetches.
+    """
+
+    job: Job
+    schedule: Schedule
+    gradient_first: bool
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Offload what a layer reads as it begins, and prefetch as the window says."""
+        schedule, kernel = self.schedule, view.kernel
+        layer = schedule.offloads.get(kernel)
+        if layer is not None:
+            yield from self.offload(view, layer)
+        if kernel in schedule.fetches:
+            if self.gradient_first:
+                yield from (Fetch(tensor) for tensor in view.trace.kernels[kernel].tensors)
+            yield from (Fetch(tensor) for tensor in schedule.fetches[kernel].inputs)
+
+    def offload(self, view: PolicyView, layer: Layer) -> Iterable[Move]:
+        """Yield the moves of a layer that begins and offloads its inputs."""
+        for tensor in layer.inputs:
+            if view.trace.births[tensor] >= layer.kernels[0]:  # training data: it arrives now
+                yield Fetch(tensor)
+            yield self.eviction(view, layer, tensor)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Let a layer end with the copies that it issued."""
+        schedule = self.schedule
+        if view.kernel in schedule.offload_ends:
+            yield Await(frozenset(schedule.offload_ends[view.kernel].inputs))
+        if view.kernel in schedule.fetch_ends:
+            yield Await(frozenset(schedule.fetch_ends[view.kernel].inputs), evictions=False, prefetches=True)
+
+    def eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
+        """Return the move that offloads one of a layer's inputs."""
+        return Evict(tensor, until=layer.kernels[-1])
+
+
+class LayerWise(Declared, PolicyPerJob):
     """Offloads the inputs of layers; subclasses choose the layers, and where copies are waited for."""
 
     allocator: Allocator | PoolParameters = parameter(default="best_fit", published="best_fit (CNMeM), vDNN")
@@ -62,12 +106,13 @@ class LayerWise(Declared, Policy):
 
     def _set_up(self) -> None:
         self._caching_pool = _caching_pool(self.allocator)
-        self._schedules: list[Schedule] = []
 
     @property
     def requirements(self) -> Requirements:
         """Contiguous memory, from a caching pool if that is the allocator."""
         return Requirements(placement="contiguous", caching_pool=self._caching_pool)
+
+    job_class: ClassVar[type[LayerJob]] = LayerJob
 
     def _check_tiers(self, system: SystemSpec) -> None:
         """Raise UnsupportedError for a system without host memory, in which offloaded tensors wait."""
@@ -77,17 +122,14 @@ class LayerWise(Declared, Policy):
                 f"policy '{self.name}': found tiers {', '.join(tiers)}; allowed: host among them"
             )
 
-    def _schedule_of(self, job: Job) -> Schedule:
-        """Return what a job does."""
-        raise NotImplementedError
-
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Place blocks as the allocator says."""
         tensors = job.trace.tensors
         if isinstance(self.allocator, dict) or self.allocator in _ONE_RULE:
             rule = _ONE_RULE["caching" if isinstance(self.allocator, dict) else self.allocator]
             return (rule,) * len(tensors)
-        schedule = self._schedule_of(job)
+        jobs: Iterable[LayerJob] = self.jobs
+        schedule = next(one.schedule for one in jobs if one.job.trace is job.trace and one.job.gpu == job.gpu)
         offloaded = set(schedule.offloaded)
         if self.allocator == "both_ends":
             stays = [t.persistent or self._is_kept(job.trace, schedule, t.id, offloaded) for t in tensors]
@@ -102,34 +144,6 @@ class LayerWise(Declared, Policy):
         """Return True if a tensor is made in the forward pass and stays for the backward pass."""
         made = trace.births[tensor] <= schedule.last_forward and not trace.tensors[tensor].persistent
         return made and trace.deaths[tensor] > schedule.last_forward + 1 and tensor not in offloaded
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Offload what a layer reads as it begins, and prefetch as the window says."""
-        schedule, kernel = self._schedules[view.job], view.kernel
-        layer = schedule.offloads.get(kernel)
-        if layer is not None:
-            yield from self._offload(view, layer)
-        if kernel in schedule.fetches:
-            if self.order == "gradient_first":
-                yield from (Fetch(tensor) for tensor in view.trace.kernels[kernel].tensors)
-            yield from (Fetch(tensor) for tensor in schedule.fetches[kernel].inputs)
-
-    def _offload(self, view: PolicyView, layer: Layer) -> Iterable[Move]:
-        for tensor in layer.inputs:
-            if view.trace.births[tensor] >= layer.kernels[0]:  # training data: it arrives now
-                yield Fetch(tensor)
-            yield self._eviction(view, layer, tensor)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Let a layer end with the copies that it issued."""
-        schedule = self._schedules[view.job]
-        if view.kernel in schedule.offload_ends:
-            yield Await(frozenset(schedule.offload_ends[view.kernel].inputs))
-        if view.kernel in schedule.fetch_ends:
-            yield Await(frozenset(schedule.fetch_ends[view.kernel].inputs), evictions=False, prefetches=True)
-
-    def _eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
-        return Evict(tensor, until=layer.kernels[-1])
 
 
 class SelectiveOffloading(LayerWise):
@@ -209,21 +223,15 @@ class SelectiveOffloading(LayerWise):
             )
         return with_algorithms(trace, table, lambda kernel, ways: ways[0])
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
-        """Decide what every job offloads and prefetches; it is carried out kernel by kernel."""
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> LayerJob:
+        """Decide what a job offloads and prefetches; it is carried out kernel by kernel."""
         self._check_tiers(system)
-        self._schedules = [self._schedule(job.trace) for job in workload.jobs]
-        return (None,) * len(workload.jobs)
+        return LayerJob(job, self._schedule(job.trace), self.order == "gradient_first")
 
     def _schedule(self, trace: Trace) -> Schedule:
         if self.mode == "dyn":
             raise UnsupportedError(f"policy '{self.name}': mode dyn has not chosen a configuration")
         return make_schedule(trace, self.mode, fuse_activations=self.fuse_activations)
-
-    def _schedule_of(self, job: Job) -> Schedule:
-        return self._schedule(job.trace)
 
 
 def _caching_pool(allocator: str | dict[str, object]) -> CachingPoolSpec | None:

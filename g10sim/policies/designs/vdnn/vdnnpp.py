@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError
 from g10sim.looks import YELLOW, Look
-from g10sim.policies.designs.vdnn.design import OFFLOADING, SelectiveOffloading
+from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, SelectiveOffloading
 from g10sim.policies.designs.vdnn.layers import Layer
 from g10sim.policies.interface.moves import Await, Evict, KeepUncompressed, Move
 from g10sim.policies.interface.parameters import Density, parameter
-from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import TensorKind
-from g10sim.trace.workload import Workload
+from g10sim.trace.workload import Job
 
 Join = Literal["forward_end", "memory"]
 HostBuffers = Literal["kept", "released"]
 ReturnsSpace = Literal["at_once", "between_kernels"]
+
+
+@dataclass(frozen=True)
+class _Job(LayerJob):
+    """Moves of one job; with ``joins`` the forward pass ends with its last offload."""
+
+    densities: Mapping[int, float]
+    joins: bool
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Offload and prefetch; from the backward pass on, nothing more is compressed."""
+        if view.kernel == self.schedule.last_forward + 1:
+            yield KeepUncompressed()
+        yield from super().on_kernel_start(view)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Let the forward pass end with its last offload."""
+        if self.joins and view.kernel == self.schedule.last_forward:
+            yield Await()
+
+    def eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
+        eviction = super().eviction(view, layer, tensor)
+        if view.trace.tensors[tensor].kind is TensorKind.INPUT:  # the host has its contents all the time
+            return replace(eviction, is_clean=True)
+        return replace(eviction, density=self.densities.get(layer.index))
 
 
 @register_policy
@@ -50,9 +74,7 @@ class VdnnPlusPlus(SelectiveOffloading):
     """Share of elements that are not zero in what is copied out: it is compressed in host memory. One for
     all, or one for each layer that offloads; none: nothing is compressed."""
 
-    def _set_up(self) -> None:
-        super()._set_up()
-        self._densities: list[dict[int, float]] = []
+    job_class = _Job
 
     @property
     def requirements(self) -> Requirements:
@@ -63,18 +85,16 @@ class VdnnPlusPlus(SelectiveOffloading):
             returns_space=self.returns_space,
         )
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
-        """Decide what every job offloads. Raises ConfigError or PolicyError for densities of no use."""
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+        """Decide what a job offloads. Raises ConfigError or PolicyError for densities of no use."""
         if self.density is not None and system.host.compression is None:
             raise ConfigError(
                 f"policy '{self.name}': density: found {self.density!r} on a host without workers that "
                 "compress; allowed: with system.host.compression"
             )
-        plans = super().plan(workload, system, behaviour)
-        self._densities = [self._by_layer(list(schedule.offloads.values())) for schedule in self._schedules]
-        return plans
+        started = super().start_job(job, machine, system)
+        densities = self._by_layer(list(started.schedule.offloads.values()))
+        return _Job(**vars(started), densities=densities, joins=self.join == "forward_end")
 
     def _by_layer(self, layers: Sequence[Layer]) -> dict[int, float]:
         if self.density is None:
@@ -86,20 +106,3 @@ class VdnnPlusPlus(SelectiveOffloading):
                 f"for each of the {len(layers)} layers that offload"
             )
         return {layer.index: density for layer, density in zip(layers, each, strict=True)}
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Offload and prefetch; from the backward pass on, nothing more is compressed."""
-        if view.kernel == self._schedules[view.job].last_forward + 1:
-            yield KeepUncompressed()
-        yield from super().on_kernel_start(view)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Let the forward pass end with its last offload."""
-        if self.join == "forward_end" and view.kernel == self._schedules[view.job].last_forward:
-            yield Await()
-
-    def _eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
-        eviction = super()._eviction(view, layer, tensor)
-        if view.trace.tensors[tensor].kind is TensorKind.INPUT:  # the host has its contents all the time
-            return replace(eviction, is_clean=True)
-        return replace(eviction, density=self._densities[view.job].get(layer.index))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from statistics import fmean
 
 from g10sim.analysis.timeline import kernel_durations
@@ -12,7 +12,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import DARK_GREY, Look
-from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerWise
+from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, LayerWise
 from g10sim.policies.designs.vdnn.layers import (
     Schedule,
     heavy_kind,
@@ -44,7 +44,7 @@ from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy, PolicyView, Requirements, Trials
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
-from g10sim.policies.planning.machine import link_bandwidth
+from g10sim.policies.planning.machine import PlannedMachine, link_bandwidth
 from g10sim.trace.workload import Job, Workload
 
 _Key = tuple[int, int]
@@ -53,6 +53,64 @@ _TRIED_KERNELS = 60_000
 """Kernels of a trace times trials: those of long traces take seconds each, so that there are few."""
 _MOST_KERNELS = 10_000
 """Kernels of the longest trace for which anything is tried out."""
+
+
+@dataclass(frozen=True)
+class _Job(LayerJob):
+    """Moves of one job, with planned prefetches and what leaves when a kernel finds no room, if any."""
+
+    joins: bool
+    steering: Steering | None
+    rescue: Rescue | None
+    ideal_cycles: int
+
+    @cached_property
+    def backward_ends(self) -> frozenset[int]:
+        """The last kernels of layers in the backward pass."""
+        return frozenset(layer.backward[-1] for layer in self.schedule.layers if layer.backward)
+
+    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
+        """Plan the prefetches of the iteration."""
+        if self.steering is not None:
+            self.steering.start_iteration(view)
+        return None
+
+    def is_steady(self, view: PolicyView) -> bool:
+        """Return True if the next iteration prefetches as the last one did."""
+        return self.steering is None or self.steering.is_settled(view)
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return what has come early."""
+        return () if self.steering is None else self.steering.state()
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Offload what a layer reads as it begins, and prefetch what is due."""
+        if self.steering is None:
+            yield from super().on_kernel_start(view)
+            return
+        layer = self.schedule.offloads.get(view.kernel)
+        if layer is not None:
+            yield from self.offload(view, layer)
+        yield from self.steering.prefetches(view)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Let a layer end with the copies that it issued, where layers join."""
+        if not self.joins:
+            return
+        if self.steering is None:
+            yield from super().on_kernel_end(view)
+            return
+        layer = self.schedule.offload_ends.get(view.kernel)
+        if layer is not None:
+            yield Await(frozenset(layer.inputs))
+        if view.kernel in self.backward_ends:
+            yield Await(evictions=False, prefetches=True)
+
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
+        """Offload what is used farthest ahead, from step K3 on."""
+        victim = None if self.rescue is None else self.rescue.victim(view)
+        if victim is not None:
+            yield Evict(victim)
 
 
 @register_policy
@@ -112,18 +170,15 @@ class VdnnMulti(Limited, LayerWise):
     """Share of GPU memory that the offload set leaves free for fragmentation; without it trial iterations
     decide on that, and on K3 and K4 on all parameters above that are not given."""
 
+    job_class = _Job
+
     def _set_up(self) -> None:
         super()._set_up()
         step = LADDER[self.ladder]
         self._offloads = self.offload or step.offload
         self._joins = step.layer_end_join if self.layer_end_join is None else self.layer_end_join
         self.plans_prefetches = (self.prefetch or step.prefetch) == "planned"
-        self._ideal_cycles: list[int] = []
         self._tried = ""
-        self._steerings: list[Steering] = []
-        self._rescues: list[Rescue] = []
-        self._backward_ends: list[set[int]] = []
-        self._by_job: dict[tuple[int, int], Schedule] = {}
 
     @property
     def offloads(self) -> bool:
@@ -176,7 +231,7 @@ class VdnnMulti(Limited, LayerWise):
         cycles = obstacle.cycles(design)
         if cycles is None:
             return 0.0
-        return fmean(ideal / took for ideal, took in zip(design._ideal_cycles, cycles, strict=True))
+        return fmean(job.ideal_cycles / took for job, took in zip(design.jobs, cycles, strict=True))
 
     def _offloading(self, obstacle: Trials, plan: Plan) -> tuple[tuple[int, ...], ...]:
         """Return the first kernels of the layers that offload, for each job that is not like another."""
@@ -191,28 +246,40 @@ class VdnnMulti(Limited, LayerWise):
     ) -> Sequence[MigrationPlan | None]:
         """Decide what every job offloads; it is carried out kernel by kernel."""
         self._check_tiers(system)
-        keys, alike = _keys(workload, system), self._alike(workload, system)
-        jobs = list(zip(workload.jobs, keys, strict=True))
-        self._schedules = [alike[key] for key in keys]
-        self._by_job = {(id(job.trace), job.gpu): alike[key] for job, key in jobs}
-        self._steerings = [self._steering(job, alike[key], system, key[1]) for job, key in jobs]
-        self._rescues = [Rescue(job.trace) for job in workload.jobs]
-        self._backward_ends = [
-            {layer.backward[-1] for layer in schedule.layers if layer.backward}
-            for schedule in self._schedules
-        ]
-        clock = system.gpu.clock
-        self._ideal_cycles = [int(kernel_durations(job.trace, clock).sum()) for job in workload.jobs]
+        self._schedules = self._alike(workload, system)
+        plans = super().plan(workload, system, behaviour)
         self.note = self._describe()
-        return (None,) * len(workload.jobs)
+        return plans
 
     def _alike(self, workload: Workload, system: SystemSpec) -> dict[_Key, Schedule]:
-        """Return the schedules of jobs that are not alike."""
-        distinct = dict(zip(_keys(workload, system), workload.jobs, strict=True))
+        """Return the schedules of jobs that are not alike, and note the fair shares of all GPUs."""
+        gpus = {job.gpu for job in workload.jobs}
+        self._rates = {gpu: fair_share(system, gpu, gpus) for gpu in gpus}
+        distinct = {(id(job.trace), self._rates[job.gpu]): job for job in workload.jobs}
         return {key: self._schedule_for(job, system, key[1]) for key, job in distinct.items()}
 
-    def _schedule_of(self, job: Job) -> Schedule:
-        return self._by_job[id(job.trace), job.gpu]
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+        """Decide what a job offloads, as those like it."""
+        rate = self._rates[job.gpu]
+        schedule = self._schedules[id(job.trace), rate]
+        steering = Steering(
+            job.trace,
+            schedule.layers,
+            list(schedule.offloads.values()),
+            system.gpu.page_size,
+            self._budget(system),
+            partial(_copy_cycles, system.gpu.clock, rate),
+            feedback=self.feedback,
+        )
+        return _Job(
+            job,
+            schedule,
+            self.order == "gradient_first",
+            joins=self._joins,
+            steering=steering if self.plans_prefetches else None,
+            rescue=Rescue(job.trace) if self.ladder in CHOSEN_BY_TRIAL else None,
+            ideal_cycles=int(kernel_durations(job.trace, system.gpu.clock).sum()),
+        )
 
     def _budget(self, system: SystemSpec) -> int:
         return int(system.gpu.memory * (1 - (self.headroom or 0)))
@@ -232,21 +299,10 @@ class VdnnMulti(Limited, LayerWise):
         )
         return schedule_of(trace, layers, heavy, chosen)
 
-    def _steering(self, job: Job, schedule: Schedule, system: SystemSpec, rate: int) -> Steering:
-        return Steering(
-            job.trace,
-            schedule.layers,
-            list(schedule.offloads.values()),
-            system.gpu.page_size,
-            self._budget(system),
-            partial(_copy_cycles, system.gpu.clock, rate),
-            feedback=self.feedback,
-        )
-
     def _describe(self) -> str:
         if self.ladder not in CHOSEN_BY_TRIAL:
             return ""
-        counts = sorted({len(schedule.offloads) for schedule in self._schedules})
+        counts = sorted({len(schedule.offloads) for schedule in self._schedules.values()})
         plan = [f"{' or '.join(map(str, counts))} layers offload"]
         if self._offloads == "contention_aware":
             plan.append(f"headroom {self.headroom or 0:.0%}")
@@ -258,55 +314,6 @@ class VdnnMulti(Limited, LayerWise):
         if self.prefetch not in (None, step.prefetch):
             plan.append(f"prefetch by {self.prefetch}")
         return ", ".join([*plan, *(["layers join"] if self._joins else []), *filter(None, [self._tried])])
-
-    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
-        """Plan the prefetches of the iteration."""
-        if self.plans_prefetches:
-            self._steerings[view.job].start_iteration(view)
-        return None
-
-    def is_steady(self, view: PolicyView) -> bool:
-        """Return True if the next iteration prefetches as the last one did."""
-        return not self.plans_prefetches or self._steerings[view.job].is_settled(view)
-
-    def state(self, view: PolicyView) -> Hashable:
-        """Return what has come early."""
-        return self._steerings[view.job].state() if self.plans_prefetches else ()
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Offload what a layer reads as it begins, and prefetch what is due."""
-        if not self.plans_prefetches:
-            yield from super().on_kernel_start(view)
-            return
-        layer = self._schedules[view.job].offloads.get(view.kernel)
-        if layer is not None:
-            yield from self._offload(view, layer)
-        yield from self._steerings[view.job].prefetches(view)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Let a layer end with the copies that it issued, where layers join."""
-        if not self._joins:
-            return
-        if not self.plans_prefetches:
-            yield from super().on_kernel_end(view)
-            return
-        layer = self._schedules[view.job].offload_ends.get(view.kernel)
-        if layer is not None:
-            yield Await(frozenset(layer.inputs))
-        if view.kernel in self._backward_ends[view.job]:
-            yield Await(evictions=False, prefetches=True)
-
-    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
-        """Offload what is used farthest ahead, from step K3 on."""
-        if self.ladder in CHOSEN_BY_TRIAL:
-            victim = self._rescues[view.job].victim(view)
-            if victim is not None:
-                yield Evict(victim)
-
-
-def _keys(workload: Workload, system: SystemSpec) -> list[_Key]:
-    gpus = {job.gpu for job in workload.jobs}
-    return [(id(job.trace), fair_share(system, job.gpu, gpus)) for job in workload.jobs]
 
 
 def fair_share(system: SystemSpec, gpu: int, busy: Collection[int]) -> int:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
+from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move, Store
 from g10sim.policies.interface.parameters import Count, Declared, parameter
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Policy, PolicyView
-from g10sim.policies.planning.machine import PlannedMachine, planned_machines
+from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over
-from g10sim.policies.planning.offloading.room import require_cpu, require_tier
+from g10sim.policies.planning.offloading.room import FixedPlaces, require_cpu
 from g10sim.policies.planning.offloading.takeover import Takeover
 from g10sim.policies.planning.offloading.windows import Window, by_kernel
 from g10sim.trace.model import Device, TensorKind, Trace
-from g10sim.trace.workload import Workload
+from g10sim.trace.workload import Job, Workload
 
 
 def read_only(trace: Trace) -> frozenset[int]:
@@ -38,11 +39,12 @@ def read_weights(trace: Trace, least_bytes: int = 0) -> frozenset[int]:
 
 
 @dataclass(frozen=True)
-class Offloaded:
+class Offloaded(JobPolicy):
     """Moves of one job.
 
     ``homes`` are the tiers in which weights and optimizer states lie; those that are ``away`` lie on the SSD.
-    ``fetched`` and ``released`` are weights by kernel.
+    ``fetched`` and ``released`` are weights by kernel. ``below`` are the most bytes of the job in each tier,
+    with those of some steps on their way through.
     """
 
     gradients: Gradients
@@ -51,6 +53,7 @@ class Offloaded:
     released: Mapping[int, Sequence[int]]
     away: frozenset[int]
     note: str = ""
+    below: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, gradients: Gradients, homes: Mapping[int, str], stays: Sequence[Window]) -> Self:
@@ -58,14 +61,14 @@ class Offloaded:
         away = frozenset(tensor for tensor, home in homes.items() if home == "ssd")
         return cls(gradients, homes, by_kernel(stays, "fetched"), by_kernel(stays, "last"), away)
 
-    def before(self, view: PolicyView) -> Iterator[Move]:
+    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
         """Yield the moves of a kernel that is about to start; the last one waits for what goes to the SSD."""
         if view.kernel == len(view.trace.kernels) - 1 and self.away:
             yield Await(self.away)
         yield from map(Fetch, self.fetched.get(view.kernel, ()))
         yield from self.gradients.before(view.kernel)
 
-    def after(self, view: PolicyView) -> Iterator[Move]:
+    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
         """Yield the moves of a kernel that has ended, or was launched."""
         yield from self.gradients.after(view.kernel)
         for tensor in self.released.get(view.kernel, ()):
@@ -75,7 +78,7 @@ class Offloaded:
             yield from (Store(tensor, "ssd") for tensor in kernel.touched if tensor in self.away)
 
 
-class WeightsBelow(Declared, Policy):
+class WeightsBelow(Declared, FixedPlaces):
     """Weights come to the GPU for their uses and are given up without a copy; the CPU runs the optimizer.
 
     A design says what runs when (``_schedule``), plans each job (``_plan_job``), and names what lies in the
@@ -89,14 +92,7 @@ class WeightsBelow(Declared, Policy):
 
     _kept: ClassVar[Mapping[str, str]]
 
-    def _set_up(self) -> None:
-        self._jobs: tuple[Offloaded, ...] = ()
-        self._in_host: tuple[int, ...] = ()
-
-    @property
-    def note(self) -> str:
-        """Return the notes that the plans carry."""
-        return "; ".join(dict.fromkeys(job.note for job in self._jobs if job.note))
+    job_class = Offloaded
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Let the CPU run the optimizer. Raises UnsupportedError without a CPU."""
@@ -112,43 +108,26 @@ class WeightsBelow(Declared, Policy):
                 f"policy '{self.name}' does not share weights and optimizer between replicas; "
                 "allowed: one GPU"
             )
-        machines = planned_machines(workload, system, behaviour)
-        needed, jobs, in_host = dict.fromkeys(self._kept, 0), list[Offloaded](), list[int]()
-        for job, machine in zip(workload.jobs, machines, strict=True):
-            planned = self._plan_job(job.trace, machine, system)
-            jobs.append(planned)
-            below = self._bytes_below(job.trace, machine.sizes(job.trace), planned)
-            in_host.append(below["host"])
-            for tier, size in below.items():
-                needed[tier] += size
-        for tier, size in needed.items():
-            if size:
-                require_tier(self.name, system, tier, size, self._kept[tier])
-        self._jobs, self._in_host = tuple(jobs), tuple(in_host)
-        return (None,) * len(jobs)
+        return super().plan(workload, system, behaviour)
+
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+        """Plan when weights come and go, and count what lies in the tiers. Raises UnsupportedError."""
+        trace, sizes = job.trace, machine.sizes(job.trace)
+        planned = self._plan_job(trace, machine, system)
+        in_host = host_bytes(trace, sizes, planned.away, self.requirements.cpu_buffers or len(trace.kernels))
+        others = planned.homes.keys() - used_on_cpu(trace) - planned.away
+        on_ssd = sum(sizes[tensor] for tensor in planned.away)
+        return replace(
+            planned, below={"host": in_host + sum(sizes[tensor] for tensor in others), "ssd": on_ssd}
+        )
 
     def homes(self, job: int) -> Mapping[int, str]:
         """Return the tiers of weights and optimizer states."""
-        return self._jobs[job].homes
-
-    def _bytes_below(self, trace: Trace, sizes: Sequence[int], job: Offloaded) -> dict[str, int]:
-        """Return the most bytes of a job in every tier, and those of some steps on their way through."""
-        on_cpu = used_on_cpu(trace)
-        in_host = host_bytes(trace, sizes, job.away, self.requirements.cpu_buffers or len(trace.kernels))
-        others = (tensor for tensor in job.homes if tensor not in on_cpu and tensor not in job.away)
-        on_ssd = sum(sizes[tensor] for tensor in job.away)
-        return {"host": in_host + sum(sizes[tensor] for tensor in others), "ssd": on_ssd}
+        planned: Offloaded = self.jobs[job]
+        return planned.homes
 
     def _schedule(self) -> Schedule:
         raise NotImplementedError
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         raise NotImplementedError
-
-    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
-        """Fetch weights that are needed soon, and map what the next kernels make."""
-        yield from self._jobs[view.job].before(view)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
-        """Send away a full bucket, give up weights, and store what a step has updated."""
-        yield from self._jobs[view.job].after(view)

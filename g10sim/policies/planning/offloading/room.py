@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.errors import UnsupportedError
+from g10sim.policies.interface.jobs import PolicyPerJob
+from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import Device, Kernel, Trace
+from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes
+
+
+class FixedPlaces(PolicyPerJob):
+    """Base of designs whose tensors have places in the tiers: a workload that these cannot hold is refused.
+
+    Each job's object has ``below``, the most bytes of the job in every tier of ``_kept``, which says what a
+    design keeps there.
+    """
+
+    _kept: ClassVar[Mapping[str, str]]
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Start all jobs; their moves follow kernel by kernel. Raises UnsupportedError."""
+        plans = super().plan(workload, system, behaviour)
+        for tier, what in self._kept.items():
+            needed = sum(job.below[tier] for job in self.jobs)
+            if needed:
+                require_tier(self.name, system, tier, needed, what)
+        return plans
 
 
 def gpu_peak(

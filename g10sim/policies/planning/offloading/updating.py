@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
+from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, Declared, parameter
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
-from g10sim.policies.planning.machine import page_sizes
+from g10sim.policies.interface.policy import PolicyView, Requirements
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over
-from g10sim.policies.planning.offloading.room import gpu_peak, require_cpu, require_gpu, require_tier
+from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_cpu, require_gpu
 from g10sim.policies.planning.offloading.takeover import Takeover
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Workload
+from g10sim.trace.workload import Job
 
 
-class OptimizerBelow(Declared, Policy):
+@dataclass(frozen=True)
+class _Job(JobPolicy):
+    gradients: Gradients
+    below: Mapping[str, int]
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Map what the next kernels make."""
+        return self.gradients.before(view.kernel)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Send away a full bucket, and fetch what a step on the CPU updates."""
+        return self.gradients.after(view.kernel)
+
+
+class OptimizerBelow(Declared, FixedPlaces):
     """Weights and activations stay on the GPU, optimizer states in host memory, where the CPU updates.
 
     A design says what runs when (``_schedule``), for which ``_share`` of the parameters, and whether the GPU
@@ -38,8 +52,8 @@ class OptimizerBelow(Declared, Policy):
     births: Count = parameter(default=4)
     """Kernels ahead of which new tensors are mapped."""
 
-    def _set_up(self) -> None:
-        self._jobs: tuple[Gradients, ...] = ()
+    job_class = _Job
+    _kept: ClassVar[Mapping[str, str]] = {"host": "optimizer states and gradients"}
 
     @property
     def _share(self) -> float:
@@ -57,27 +71,11 @@ class OptimizerBelow(Declared, Policy):
         """Let each replica update its part of the parameters (ZeRO stage 2)."""
         return partitioned(trace, replicas, self._schedule().bucket_bytes)
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
-        """Find the buckets of every job; all moves follow from them. Raises UnsupportedError."""
-        jobs, in_host, bucket_bytes = [], 0, self._schedule().bucket_bytes
-        for job in workload.jobs:
-            sizes = page_sizes(job.trace, system.gpu.page_size)
-            gradients = Gradients(job.trace, bucket_bytes, self.births, has_two_buffers=self._has_two_buffers)
-            ends, stays = gradients.departures, gradients.stays
-            needed, kernel = gpu_peak(job.trace, sizes, ends, self.births, stays)
-            require_gpu(self.name, system, needed, kernel, "weights and activations")
-            in_host += host_bytes(job.trace, sizes)
-            jobs.append(gradients)
-        require_tier(self.name, system, "host", in_host, "optimizer states and gradients")
-        self._jobs = tuple(jobs)
-        return (None,) * len(jobs)
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Map what the next kernels make."""
-        return self._jobs[view.job].before(view.kernel)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Send away a full bucket, and fetch what a step on the CPU updates."""
-        return self._jobs[view.job].after(view.kernel)
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+        """Find the job's buckets; all moves follow from them. Raises UnsupportedError."""
+        trace, sizes = job.trace, machine.sizes(job.trace)
+        bucket_bytes, has_two_buffers = self._schedule().bucket_bytes, self._has_two_buffers
+        gradients = Gradients(trace, bucket_bytes, self.births, has_two_buffers=has_two_buffers)
+        needed, kernel = gpu_peak(trace, sizes, gradients.departures, self.births, gradients.stays)
+        require_gpu(self.name, system, needed, kernel, "weights and activations")
+        return _Job(gradients, {"host": host_bytes(trace, sizes)})
