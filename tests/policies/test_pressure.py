@@ -430,6 +430,18 @@ def test_what_is_read_to_compute_again_may_be_computed_again_itself():
     assert again == [3000, 0]
 
 
+def test_what_a_kernel_that_runs_again_writes_besides_is_back_by_then():
+    # r, made with a, is read last. It comes before w, for which kernel 5 waits; kernel 4 runs 0 again for a.
+    kernels = [(5000, "x", "a r"), (5000, "", "b"), (9000, "b", ""), (9000, "", ""), (7000, "a", "")]
+    trace = trace_of(
+        {"x*": 1, "a": 50, "r": 2, "b": 99, "w*": 40}, [*kernels, (9000, "w", ""), (1000, "r", "")]
+    )
+    records = run(trace, machine(100, mapping="100 GB/s"), recompute=True)
+    assert kernel_times(records, 1)[2:] == [9000, 9000, 12_000, 30_000, 1000]
+    came = [move for move in records.migrations if move.source.name == "HOST" and move.start > 120_000]
+    assert [trace.tensors[move.tensor].name for move in came] == ["x", "r", "w", "w"]
+
+
 @pytest.mark.parametrize(("b_pages", "dropped"), [(75, {"s", "a"}), (55, {"s"})])
 def test_what_is_read_to_compute_again_stays_where_no_more_room_is_needed(b_pages, dropped):
     kernels = [(50, "x", "s"), (60, "s", "a"), (5000, "", "b"), (5000, "b", ""), (7000, "a", "")]

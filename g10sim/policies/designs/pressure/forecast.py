@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -42,8 +42,9 @@ class Forecast:
     GPU memory that are alive at a kernel (negative: room), ``most_lacking`` the most of them; no kernel uses
     more than ``largest_set``. ``first_uses`` are the first kernels that need tensors. For each kernel,
     ``born`` are the tensors that need pages from then on, ``dead`` those that do not any more, ``dropped``
-    those to be dropped when it is about to start. ``sources`` are read by kernels that run again before it,
-    which write ``scratch`` besides: results that nobody needs any more.
+    those to be dropped when it is about to start. ``sources`` are what kernels that run again before it read,
+    and those of their results that have contents already. They write ``scratch`` besides: results that nobody
+    needs any more.
     """
 
     def __init__(
@@ -75,11 +76,12 @@ class Forecast:
         self.born = _per_kernel(kernels, [*((trace.births[i], i) for i in mortal), *again])
         self.dead = _per_kernel(kernels + 1, ((trace.deaths[i], i) for i in mortal))
         self.dropped = _per_kernel(kernels, ((drop.start, drop.tensor) for drop in drops))
-        self.sources = _per_kernel(kernels, ((drop.end, i) for drop in drops for i in drop.producer.inputs))
         self.scratch = _per_kernel(kernels, ((drop.end, i) for drop in drops for i in _scratch(trace, drop)))
-        for drop in drops:
-            for source in drop.producer.inputs:
-                self._uses[source] = tuple(sorted({*self._uses[source], drop.end}))
+        away = {drop.tensor: drop for drop in drops}
+        sources = [(drop.end, i) for drop in drops for i in _sources(trace, drop, away)]
+        self.sources = _per_kernel(kernels, sources)
+        for kernel, source in sources:
+            self._uses[source] = tuple(sorted({*self._uses[source], kernel}))
         self.first_uses = [self.next_use(tensor, 0) for tensor in range(len(self.sizes))]
 
     def alive_at(self, kernel: int) -> list[int]:
@@ -116,3 +118,14 @@ def _scratch(trace: Trace, drop: Dropped) -> list[int]:
     needed = trace.kernels[drop.end].tensors
     results = drop.producer.outputs
     return [result for result in results if trace.deaths[result] <= drop.end and result not in needed]
+
+
+def _sources(trace: Trace, drop: Dropped, dropped: Mapping[int, Dropped]) -> list[int]:
+    """Return what has to be there when the producer of a dropped tensor runs again."""
+    there = [*drop.producer.inputs]
+    for result in drop.producer.outputs:
+        other = dropped.get(result)
+        is_dropped = other is not None and other.start <= drop.end <= other.end
+        if not is_dropped and trace.deaths[result] > drop.end:
+            there.append(result)
+    return there
