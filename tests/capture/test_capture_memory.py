@@ -36,7 +36,7 @@ CASES = {
 }
 
 
-LARGE = ("inception_v3", "vit, eager", "bert, checkpointed", "resnet18, checkpointed")
+LARGE = ("inception_v3", "vit", "vit, eager", "bert, checkpointed", "resnet18, checkpointed")
 
 
 @pytest.fixture(

@@ -57,6 +57,7 @@ def test_a_classifier_has_its_published_size_and_images(libraries, source, param
     assert {kernel.phase for kernel in trace.kernels} == {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
 
 
+@pytest.mark.nightly
 def test_auxiliary_classifiers_count_in_training_and_not_in_inference(libraries):
     training = trained("torchvision:inception_v3")
     inference = captured("torchvision:inception_v3", inference=True, optimizer=None)

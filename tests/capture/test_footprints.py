@@ -7,7 +7,7 @@ from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.importers.gpg import import_gpg
 
 BATCH_SIZES = {"BERT_Base": 256, "Inceptionv3": 512, "ResNet152": 256, "SENet154": 256, "VIT": 512}
-QUICK = ("BERT_Base", "ResNet152")
+QUICK = ("BERT_Base",)
 
 
 @pytest.fixture

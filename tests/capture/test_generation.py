@@ -49,7 +49,14 @@ def recorded_and_extended(cache, **sizes):
     return recorded, extended
 
 
-@pytest.mark.parametrize(("cache", "sizes"), [("dynamic", {}), ("static", {}), ("dynamic", MISTRAL)])
+@pytest.mark.parametrize(
+    ("cache", "sizes"),
+    [
+        ("dynamic", {}),
+        pytest.param("static", {}, marks=pytest.mark.nightly),
+        pytest.param("dynamic", MISTRAL, marks=pytest.mark.nightly),
+    ],
+)
 def test_steps_between_recorded_ones_are_those_that_would_be_recorded(cache, sizes):
     recorded, extended = recorded_and_extended(cache, **sizes)
     assert len(recorded) == len(extended) == TOKENS + 1

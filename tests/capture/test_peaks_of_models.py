@@ -14,7 +14,7 @@ from g10sim.capture.options import Sizes, StepOptions
 pytestmark = pytest.mark.slow
 
 NEW = ("qwen3", "qwen3-moe", "gemma3_text", "gpt-oss", "qwen2_5_vl")
-QUICK = ("qwen3-moe", "t5")
+QUICK = ("t5",)
 REAL = ("Qwen3-0.6B", "Llama-3.2-1B", "t5-base", "gemma-3-1b-pt")
 MODELS = (*NEW, "llama", "mixtral", "t5", "clip", "deepseek-v3", "mamba2", *REAL)
 

@@ -112,7 +112,7 @@ def test_measured_times_are_not_made_again(manifest):
     [
         ("", "vit-base-b512.g10t"),
         ("", "vit-base-bf16-b1024.g10t"),
-        ("g10", "vit-small-b1280.g10t"),
+        pytest.param("g10", "vit-small-b1280.g10t", marks=pytest.mark.nightly),
     ],
 )
 def test_a_bundled_trace_is_made_again_byte_for_byte(torch, tmp_path, place, file):

@@ -41,6 +41,7 @@ def test_each_weight_is_updated_alone_in_the_last_of_four_rounds(trace):
     assert not trace.frozen
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("trace", [rounds.llama_3_8b_half_lora], indirect=True)
 def test_adapters_of_all_linear_layers_are_trained_and_weights_are_frozen(trace):
     assert len(updated(trace)) == 2 * ADAPTED * SMALL.layers

@@ -79,6 +79,7 @@ def test_training_makes_gradients_expert_by_expert():
     assert made["model.layers.0.mlp.experts.down_proj.3.grad"] == 32 * WIDTH * 4
 
 
+@pytest.mark.nightly
 def test_blocks_that_run_again_choose_the_same_experts():
     options = {"settings": TINY["mixtral"], **OPTIONS}
     once = capture_source("hf:mixtral", **options)

@@ -53,6 +53,7 @@ def measured(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_moves_of_simulations_are_measured_within_a_reserve(measured):
     """Simulated traffic grows with the reserve; what is executed is what the simulation moved."""
@@ -81,6 +82,7 @@ def test_times_by_operator_add_up_to_the_steps(measured):
     assert float(row["predicted_slowdown"]) == pytest.approx(slowdown, rel=0.01)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_cell_that_cannot_be_simulated_is_told_and_not_executed(measured):
     said, tables = measured(budgets=["5%"])

@@ -183,6 +183,7 @@ def contents(directory):
     return {name: (directory / name).read_bytes() for name in names}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_damages_are_noticed_or_harmless_and_repaired_by_the_next_run(whole, tmp_path, caplog):
     config, pristine = whole

@@ -146,6 +146,7 @@ def test_kernels_that_stand_for_operators_make_up_the_published_times(published_
         assert 0.985 < sum(kernel.seconds for kernel in one.kernels) / one.seconds <= 1
 
 
+@pytest.mark.nightly
 def test_the_page_says_what_the_published_kernels_say(published_traces, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs" / "generate")
     monkeypatch.delitem(sys.modules, "tables", raising=False)

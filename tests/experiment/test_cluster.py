@@ -139,7 +139,8 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_repeats_nothing(config,
     assert there.read_bytes() == here.read_bytes()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_sweep_ended_on_a_cluster_is_continued_anywhere(config, cluster, tmp_path, monkeypatch, how):
     monkeypatch.chdir(tmp_path)
     log, gate = tmp_path / "log", tmp_path / "gate"

@@ -26,6 +26,7 @@ def test_rows_agree_within_their_limits(comparisons, table):
     assert [(one.row, one.quantity, one.error) for one in rows if not one.agrees] == []
 
 
+@pytest.mark.nightly
 def test_every_row_is_compared(comparisons):
     rows = {table: len({one.row for one in comparisons if one.table == table}) for table in
             {one.table for one in comparisons}}  # fmt: skip

@@ -130,6 +130,7 @@ def peak_bytes(trace):
     return max(record.peak_gpu_bytes for record in records.iterations)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(chains(largest=60), st.integers(1, 3), st.integers(50, 110))
