@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from sysconfig import get_path
+from typing import Self
 
 from g10sim.text import printable
 
@@ -20,6 +21,11 @@ class G10SimError(Exception):
     Its text is one line of printable characters, whatever was found: others are shown as escapes, and the
     middle of a very long line is left out.
     """
+
+    @classmethod
+    def at(cls, place: object, found: object, allowed: object) -> Self:
+        """Make the error for a place, with what was found there and what is allowed."""
+        return cls(f"{place}: found {found}; allowed: {allowed}")
 
     def __str__(self) -> str:
         """Return the message with unprintable characters escaped."""

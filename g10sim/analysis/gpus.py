@@ -280,11 +280,10 @@ class GpuTimingSpec(Spec):
         that an algorithm saves (``fewer_products``) take no time. Raises ConfigError when the GPU has no peak
         rate for the number format.
         """
-        move_s = Fraction(cost.moved_bytes, self.memory_bandwidth)
+        compute_s, move_s = self._peak_seconds(cost)
         if not cost.flops:
-            return Fraction(0), move_s
-        compute_s = Fraction(cost.flops, self.peak[self._format(cost)])
-        found = self._covering(cost, Bound.COMPUTE if compute_s > move_s else Bound.MEMORY)
+            return compute_s, move_s
+        found = self._covering(cost, self.bound(cost))
         if found.counts_as is not None:
             compute_s = Fraction(cost.flops, self.peak[found.counts_as])
         return compute_s / _exact(found.fewer_products or 1), move_s
@@ -308,9 +307,12 @@ class GpuTimingSpec(Spec):
 
     def bound(self, cost: KernelCost) -> Bound:
         """Tell which peak rate limits a kernel. Raises ConfigError as ``least_seconds`` does."""
-        move_s = Fraction(cost.moved_bytes, self.memory_bandwidth)
-        compute_s = Fraction(cost.flops, self.peak[self._format(cost)]) if cost.flops else Fraction(0)
+        compute_s, move_s = self._peak_seconds(cost)
         return Bound.COMPUTE if compute_s > move_s else Bound.MEMORY
+
+    def _peak_seconds(self, cost: KernelCost) -> tuple[Fraction, Fraction]:
+        compute_s = Fraction(cost.flops, self.peak[self._format(cost)]) if cost.flops else Fraction(0)
+        return compute_s, Fraction(cost.moved_bytes, self.memory_bandwidth)
 
     def _covering(self, cost: KernelCost, bound: Bound) -> Refinement:
         if cost.flops and cost.number_format not in self.peak:

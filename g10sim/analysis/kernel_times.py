@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, PICOSECONDS_PER_NANOSECOND, GpuTimingSpec
 from g10sim.errors import TraceError
 from g10sim.trace.model import Device, Kernel, TimeSource, Trace
-from g10sim.trace.repetition import Block, Repeated, blocks_of
+from g10sim.trace.repetition import Block, blocks_of, joined
 from g10sim.trace.work import NumberFormat, OperatorClass, cost_of
 
 CUDA_GRAPH = "cuda_graph"
@@ -19,7 +19,6 @@ _GPU_OPTION = re.compile(r"--gpu \S+$")
 _WITHOUT_WORK = "allowed: a trace of g10sim trace capture that says the work of its kernels; capture it again"
 
 
-@dataclass(slots=True)
 class _Timeline:
     """Nanoseconds at which the host has issued, and the GPU has run, what came so far.
 
@@ -27,16 +26,42 @@ class _Timeline:
     been issued and the one before it has ended; its duration counts from that end.
     """
 
-    host_issue: int
-    issued: int = 0
-    ended: int = 0
+    def __init__(self, pricing: GpuTimingSpec, host_issue: int) -> None:
+        self._pricing, self._host_issue = pricing, host_issue
+        self._issued = self._ended = 0
+        self._alone: dict[tuple[object, ...], int] = {}
 
-    def run(self, alone: int, operators: int) -> int:
-        """Run a kernel that takes so long by itself; return how long after the one before it ends."""
-        self.issued += operators
-        began = max(self.ended, self.issued * self.host_issue // PICOSECONDS_PER_NANOSECOND)
-        before, self.ended = self.ended, began + alone
-        return self.ended - before
+    def of(self, block: Block[Kernel], known: Mapping[int, tuple[int, TimeSource]]) -> tuple[Kernel, ...]:
+        """Return the kernels of a block with their times, of a repeated one those of later times."""
+        if block.times == 1:
+            return tuple(self._timed(kernel, known) for kernel in block.items)
+        for kernel in block.items:
+            self._timed(kernel, {})
+        issued, ended = self._issued, self._ended
+        kernels = tuple(self._timed(kernel, {}) for kernel in block.items)
+        self._issued += (block.times - 2) * (self._issued - issued)
+        self._ended += (block.times - 2) * (self._ended - ended)
+        return kernels
+
+    def _timed(self, kernel: Kernel, known: Mapping[int, tuple[int, TimeSource]]) -> Kernel:
+        if kernel.device is not Device.GPU:
+            return kernel
+        if kernel.id in known:
+            duration, source = known[kernel.id]
+            return replace(kernel, duration=duration, time_source=source)
+        self._issued += 1 + dict(kernel.sizes).get("views", 0)
+        began = max(self._ended, self._issued * self._host_issue // PICOSECONDS_PER_NANOSECOND)
+        before, self._ended = self._ended, began + self._alone_ns(kernel)
+        priced = TimeSource.BYTES if kernel.operator_class == OperatorClass.OTHER else TimeSource.ROOFLINE
+        source = kernel.time_source if kernel.time_source is TimeSource.BYTES else priced
+        return replace(kernel, duration=self._ended - before, time_source=source)
+
+    def _alone_ns(self, kernel: Kernel) -> int:
+        work = (kernel.name, kernel.operator_class, kernel.number_format, kernel.phase, kernel.layer_type)
+        key = (*work, kernel.flops, kernel.moved_bytes, kernel.sizes)
+        if key not in self._alone:
+            self._alone[key] = self._pricing.duration_ns(cost_of(kernel))
+        return self._alone[key]
 
 
 def timed(
@@ -50,61 +75,14 @@ def timed(
     its work, and ConfigError for one in a format that the GPU has no peak rate for.
     """
     is_graph = bool(trace.origin.get(CUDA_GRAPH))
-    pricing = gpu.replayed() if is_graph else gpu
-    line = _Timeline(0 if is_graph or known else gpu.host_issue)
-    seen: dict[tuple[object, ...], int] = {}
-
-    def alone(kernel: Kernel) -> int:
-        work = (kernel.name, kernel.operator_class, kernel.number_format, kernel.phase, kernel.layer_type)
-        key = (*work, kernel.flops, kernel.moved_bytes, kernel.sizes)
-        if key not in seen:
-            seen[key] = pricing.duration_ns(cost_of(kernel))
-        return seen[key]
-
+    line = _Timeline(gpu.replayed() if is_graph else gpu, 0 if is_graph or known else gpu.host_issue)
     blocks = []
     for block in blocks_of(trace.kernels):
         for kernel in block.items:
             _check_work(kernel)
-        found = _Times(alone, known if block.times == 1 else {}, line)
-        blocks.append(replace(block, items=found.of(block)))
+        blocks.append(replace(block, items=line.of(block, known)))
     origin = {**trace.origin, "gpu": gpu.name}
-    repeats = any(block.times > 1 for block in blocks)
-    kernels: Sequence[Kernel] = Repeated(blocks) if repeats else blocks[0].items
-    return replace(trace, kernels=kernels, ticks_per_second=NANOSECONDS_PER_SECOND, origin=origin)
-
-
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Times kernels of a block on a timeline."""
-
-    alone: Callable[[Kernel], int]
-    known: Mapping[int, tuple[int, TimeSource]]
-    line: _Timeline
-
-    def of(self, block: Block[Kernel]) -> tuple[Kernel, ...]:
-        """Return the kernels of a block with their times, of a repeated one those of later times."""
-        if block.times == 1:
-            return self._once(block.items)
-        self._once(block.items)
-        issued, ended = self.line.issued, self.line.ended
-        kernels = self._once(block.items)
-        self.line.issued += (block.times - 2) * (self.line.issued - issued)
-        self.line.ended += (block.times - 2) * (self.line.ended - ended)
-        return kernels
-
-    def _once(self, kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-        return tuple(map(self._timed, kernels))
-
-    def _timed(self, kernel: Kernel) -> Kernel:
-        if kernel.device is not Device.GPU:
-            return kernel
-        if kernel.id in self.known:
-            duration, source = self.known[kernel.id]
-            return replace(kernel, duration=duration, time_source=source)
-        duration = self.line.run(self.alone(kernel), 1 + dict(kernel.sizes).get("views", 0))
-        priced = TimeSource.BYTES if kernel.operator_class == OperatorClass.OTHER else TimeSource.ROOFLINE
-        source = kernel.time_source if kernel.time_source is TimeSource.BYTES else priced
-        return replace(kernel, duration=duration, time_source=source)
+    return replace(trace, kernels=joined(blocks), ticks_per_second=NANOSECONDS_PER_SECOND, origin=origin)
 
 
 def _check_work(kernel: Kernel) -> None:

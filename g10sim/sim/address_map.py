@@ -132,7 +132,7 @@ def _mapped(trace: Trace, blocks: Sequence[Block], page_bytes: int, sides: Seque
 
 def _touching(sides: Sequence[Sides], kernel: Kernel) -> Kernel:
     """Return a kernel that touches ranges."""
-    return kernel.with_tensors(*sides[kernel.id])
+    return kernel.with_tensors(*sides[kernel.id], kernel.id)
 
 
 def _steady_stays(trace: Trace, page_bytes: int, spec: CachingPoolSpec) -> tuple[list[_Stay], list[Block]]:

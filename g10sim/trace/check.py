@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from g10sim.errors import TraceError
 from g10sim.text import shown
-from g10sim.trace.check_repeated import RepeatedReferences, before_it_exists
 from g10sim.trace.model import Device, Kernel, Tensor, TensorKind, Trace
 from g10sim.trace.repetition import Block, Item, blocks_of, each
 from g10sim.units import LONGEST_SECONDS, format_frequency
@@ -68,7 +69,7 @@ def _block_problems(
             if 0 <= output < len(exists):
                 exists[output] = True
     if block.times > 1 and block.shift:
-        found = RepeatedReferences(block, exists).problem(tensors)
+        found = _RepeatedReferences(block, exists).problem(tensors)
         if found is not None:
             yield Problem("kernel", start + found.number, found.message)
 
@@ -154,27 +155,22 @@ def _tensor_problem(index: int, tensor: Tensor) -> str:
 def _kernel_problem(index: int, kernel: Kernel, exists: bytearray, tensors: Sequence[Tensor]) -> str:
     if kernel.id != index:
         return f"found id {kernel.id}; allowed: {index} (ids count up from 0)"
-    message = _number_problem(kernel)
-    message = message or _reference_problem("inputs", kernel.inputs, len(tensors))
-    message = message or _reference_problem("outputs", kernel.outputs, len(tensors))
-    message = message or _reads_problem(kernel)
-    if not message:
-        for tensor in kernel.inputs:
-            if not exists[tensor]:
-                message = before_it_exists(tensor, tensors)
-                break
+    message = (
+        _number_problem(kernel)
+        or _reference_problem("inputs", kernel.inputs, len(tensors))
+        or _reference_problem("outputs", kernel.outputs, len(tensors))
+        or _reads_problem(kernel)
+        or next((_before_it_exists(tensor, tensors) for tensor in kernel.inputs if not exists[tensor]), "")
+    )
     return f"{shown(kernel.name)}: {message}" if message else ""
 
 
 def _number_problem(kernel: Kernel) -> str:
     if kernel.duration < 0:
         return f"found duration {kernel.duration}; allowed: 0 or more"
-    if not 0 <= kernel.flops <= _LARGEST:
-        return f"found flops {kernel.flops}; allowed: 0 to 2^63-1"
-    if not 0 <= kernel.moved_bytes <= _LARGEST:
-        return f"found moved_bytes {kernel.moved_bytes}; allowed: 0 to 2^63-1"
-    if not 0 <= kernel.micro_batch <= _LARGEST:
-        return f"found micro_batch {kernel.micro_batch}; allowed: 0 to 2^63-1"
+    for key in ("flops", "moved_bytes", "micro_batch", "parameters"):
+        if not 0 <= (value := getattr(kernel, key)) <= _LARGEST:
+            return f"found {key} {value}; allowed: 0 to 2^63-1"
     if message := _device_problem(kernel):
         return message
     profile = kernel.fault_profile
@@ -195,8 +191,6 @@ def _reads_problem(kernel: Kernel) -> str:
 
 
 def _device_problem(kernel: Kernel) -> str:
-    if not 0 <= kernel.parameters <= _LARGEST:
-        return f"found parameters {kernel.parameters}; allowed: 0 to 2^63-1"
     if kernel.device is Device.LINKS:
         return _transfer_problem(kernel)
     if kernel.device is Device.GPU:
@@ -229,3 +223,82 @@ def first_on_cpu(trace: Trace) -> str:
     """Name the first kernel of a trace that runs on the CPU; empty where none does."""
     found = (f"kernel {kernel.id} ({kernel.name}) of '{trace.model}'" for kernel in trace.cpu_kernels)
     return next(found, "")
+
+
+class _Found(NamedTuple):
+    """A broken rule in a kernel, by its number in the block and all its repetitions."""
+
+    number: int
+    message: str
+
+
+def _before_it_exists(tensor: int, tensors: Sequence[Tensor]) -> str:
+    """Say that a kernel reads a tensor which nothing wrote."""
+    return (
+        f"reads tensor {tensor} ({shown(tensors[tensor].name)}) before it exists; "
+        "allowed: a tensor that an earlier kernel wrote, a persistent one, or one of kind input"
+    )
+
+
+class _RepeatedReferences:
+    """The tensors that a block names from its second time on; the first time keeps every rule already.
+
+    ``exists`` says of each tensor whether it exists when the block has run once; in the end, when it has run
+    as often as it occurs.
+    """
+
+    def __init__(self, block: Block[Kernel], exists: bytearray) -> None:
+        self._block = block
+        self._exists = np.frombuffer(exists, dtype=np.bool_)
+        self._shifts = np.arange(1, block.times, dtype=np.int64) * block.shift
+
+    def problem(self, tensors: Sequence[Tensor]) -> _Found | None:
+        """Return a broken rule, if there is one."""
+        return self._unknown(len(tensors)) or self._too_early(tensors)
+
+    def _shifting(self, names: Callable[[Kernel], tuple[int, ...]]) -> list[tuple[int, int]]:
+        """Return the tensors that kernels name again each time, with the numbers of the kernels."""
+        since = self._block.since
+        kernels = enumerate(self._block.items)
+        return [(tensor, number) for number, kernel in kernels for tensor in names(kernel) if tensor >= since]
+
+    def _unknown(self, count: int) -> _Found | None:
+        last = (self._block.times - 1) * self._block.shift
+        largest, number = max(self._shifting(lambda kernel: kernel.touched), default=(0, 0))
+        if largest + last < count:
+            return None
+        kernel = self._block.items[number]
+        found = f"found unknown tensor {largest + last}, as tensor {largest} the last time"
+        message = f"{shown(kernel.name)}: {found}; allowed: 0 to {count - 1}"
+        return _Found(number + (self._block.times - 1) * len(self._block.items), message)
+
+    def _too_early(self, tensors: Sequence[Tensor]) -> _Found | None:
+        """Return the first kernel that reads what no kernel before it wrote; note what all of them write."""
+        block, later = self._block, np.arange(1, self._block.times)
+        outputs = self._shifting(lambda kernel: kernel.outputs)
+        written = np.unique([tensor for tensor, _ in outputs]).astype(int)
+        first = np.where(self._exists, 0, block.times)
+        ids = written[:, None] + self._shifts
+        np.minimum.at(first, ids, np.broadcast_to(later, ids.shape))
+        reads = self._reads_of_others()
+        if reads:
+            read, numbers = np.array(reads).T
+            early = first[read[:, None] + self._shifts] >= later
+            if early.any():
+                time, which = min(zip(*np.nonzero(early.T), strict=True))
+                tensor, number = int(read[which] + self._shifts[time]), int(numbers[which])
+                name = shown(block.items[number].name)
+                message = f"{name}: {_before_it_exists(tensor, tensors)}"
+                return _Found(number + (int(time) + 1) * len(block.items), message)
+        self._exists[ids] = True
+        return None
+
+    def _reads_of_others(self) -> list[tuple[int, int]]:
+        """Return what kernels read again each time that no kernel of the same time wrote before."""
+        written: set[int] = set()
+        found = []
+        for number, kernel in enumerate(self._block.items):
+            since = self._block.since
+            found += [(one, number) for one in kernel.inputs if one >= since and one not in written]
+            written.update(kernel.outputs)
+        return found

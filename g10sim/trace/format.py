@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from enum import StrEnum
 from itertools import chain
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -54,10 +55,7 @@ _HEADER = Fields(
     },
     {"sha256": (str, ""), "origin": (dict, {})},
 )
-_TENSOR = Fields(
-    {"tensor": int, "name": str, "size_bytes": int, "kind": str},
-    {"persistent": (bool, False)},
-)
+_TENSOR = Fields({"tensor": int, "name": str, "size_bytes": int, "kind": str}, {"persistent": (bool, False)})
 _KERNEL = Fields(
     {"kernel": int, "name": str, "duration": int, "inputs": list, "outputs": list},
     {
@@ -85,9 +83,10 @@ _TENSOR_VALUES, _KERNEL_VALUES = (
     attrgetter(*(field.name for field in fields(kind) if field.init)) for kind in (Tensor, Kernel)
 )
 _KINDS = {kind.value: kind for kind in TensorKind}
-_PHASES = {phase.value: phase for phase in Phase}
-_DEVICES = {device.value: device for device in Device}
-_TIME_SOURCES = {source.value: source for source in TimeSource}
+_WORDS: Mapping[str, Mapping[str, StrEnum]] = {
+    key: {one.value: one for one in kind}
+    for key, kind in (("phase", Phase), ("time_source", TimeSource), ("device", Device))
+}
 _FORMATS = {number_format.value: number_format for number_format in NumberFormat}
 _MOST_SIZE = 2**63 - 1
 
@@ -246,7 +245,7 @@ class _Reader(RecordReader):
 
     def _block(self, found: dict[str, Any], again: str, items: Sequence[Item], promised: int) -> Block[Item]:
         """Return the block that the last lines make, of at most that many items more."""
-        size, times, since, shift = found[again], found["times"], found.get("since", 0), found.get("shift", 0)
+        size, times = found[again], found["times"]
         if not 1 <= size <= len(items):
             self.fail(f"{again}: found {size}; allowed: 1 to {len(items)}, lines that no other line repeats")
         most = 1 + min(promised, _MOST_REPEATED) // size
@@ -254,10 +253,10 @@ class _Reader(RecordReader):
             self.fail(f"{again}: found {size}; allowed: at most {promised}, as the header promises no more")
         if not 2 <= times <= most:
             self.fail(f"times: found {times}; allowed: 2 to {most}, by what the header promises")
-        for key, value in (("since", since), ("shift", shift)):
-            if value < 0:
-                self.fail(f"{key}: found {value}; allowed: 0 or more")
-        return Block(tuple(items[len(items) - size :]), times, since, shift)
+        for key in ("since", "shift"):
+            if found.get(key, 0) < 0:
+                self.fail(f"{key}: found {found[key]}; allowed: 0 or more")
+        return Block(tuple(items[len(items) - size :]), times, found.get("since", 0), found.get("shift", 0))
 
     def _tensor(self, record: dict[str, Any]) -> Tensor:
         found = self.fields(record, _TENSOR)
@@ -269,11 +268,10 @@ class _Reader(RecordReader):
         for key in ("inputs", "outputs"):
             found[key] = self._shared(self.integers(key, found[key]))
         found["duration"] = self._shared(found["duration"])
-        found["phase"] = self.choice("phase", found["phase"], _PHASES)
-        found["time_source"] = self.choice("time_source", found["time_source"], _TIME_SOURCES)
+        for key, words in _WORDS.items():
+            found[key] = self.choice(key, found[key], words)
         if found["reads"]:
             found["reads"] = self.integers("reads", found["reads"])
-        found["device"] = self.choice("device", found["device"], _DEVICES)
         if found["fault_profile"] is not None:
             found["fault_profile"] = self._profile(found["fault_profile"])
         if found["number_format"]:
@@ -291,8 +289,7 @@ class _Reader(RecordReader):
                 self.fail(f"sizes: found {shown(name)}; allowed: {', '.join(SIZES)}")
             if type(value) is not int or not 1 <= value <= _MOST_SIZE:
                 self.fail(f"sizes.{name}: found {shown(value)}; allowed: a whole number from 1 to 2^63-1")
-        found = tuple((name, values[name]) for name in SIZES if name in values)
-        return found
+        return tuple((name, values[name]) for name in SIZES if name in values)
 
     def _shared(self, value: Value) -> Value:
         """Return what equals a value and was read before, if that was among the first: kernels are alike."""

@@ -130,9 +130,7 @@ def decode_line(path: Path, number: int, line: bytes, error: type[G10SimError]) 
     except (ValueError, RecursionError) as found:
         text = decode_text(path, number, line, error)
         reason = found.msg if isinstance(found, json.JSONDecodeError) else type(found).__name__
-        raise error(
-            f"{path}: line {number}: found {shown(text)}; allowed: one JSON object ({reason})"
-        ) from found
+        raise error.at(f"{path}: line {number}", shown(text), f"one JSON object ({reason})") from found
     if type(record) is not dict or text[end:] not in _LINE_ENDS:
         text = decode_text(path, number, line, error)
         raise error(f"{path}: line {number}: found {shown(text)}; allowed: one JSON object")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain, compress, count
@@ -158,39 +158,21 @@ class Kernel:
     def renumbered(self, new: Sequence[int]) -> Kernel:
         """Return the kernel with other ids of its tensors."""
         inputs, outputs = (tuple([new[old] for old in ids]) for ids in (self.inputs, self.outputs))
-        return self.with_tensors(inputs, outputs)
+        return self.with_tensors(inputs, outputs, self.id)
 
-    def with_tensors(
-        self, inputs: tuple[int, ...], outputs: tuple[int, ...], number: int | None = None
-    ) -> Kernel:
-        """Return the kernel with other tensors and, where given, another id."""
-        return Kernel(
-            self.id if number is None else number,
-            self.name,
-            self.duration,
-            inputs,
-            outputs,
-            self.phase,
-            self.layer,
-            self.layer_type,
-            self.flops,
-            self.moved_bytes,
-            self.time_source,
-            self.fault_profile,
-            self.operator_class,
-            self.reads,
-            self.device,
-            self.parameters,
-            self.micro_batch,
-            self.number_format,
-            self.sizes,
-        )
+    def with_tensors(self, inputs: tuple[int, ...], outputs: tuple[int, ...], number: int) -> Kernel:
+        """Return the kernel with other tensors and another id."""
+        return Kernel(number, self.name, self.duration, inputs, outputs, *_FACTS(self))
 
     def reads_of(self, tensor: int) -> int:
         """Return how many times the kernel reads a tensor's bytes; 0 for one that it does not read."""
         if tensor not in self.inputs:
             return 0
         return self.reads[self.inputs.index(tensor)] if self.reads else 1
+
+
+_FACTS = attrgetter(*(one.name for one in fields(Kernel) if one.init and one.default is not MISSING))
+"""Facts about a kernel in addition to its id, name, duration and tensors, in order."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -224,11 +206,8 @@ class Trace(Displayed):
         }
 
     def duration_cycles(self, kernel: Kernel, clock_hz: int) -> int:
-        """Return a kernel's duration in cycles of a GPU clock, truncated as in the published simulator.
-
-        One that runs on the CPU takes the GPU no time.
-        """
-        return self._cycles(kernel, clock_hz) if kernel.device is Device.GPU else 0
+        """Return the cycles that a kernel takes the GPU, truncated as in the published simulator."""
+        return kernel.duration * clock_hz // self.ticks_per_second if kernel.device is Device.GPU else 0
 
     def durations_cycles(self, clock_hz: int) -> list[int]:
         """Return the duration of every kernel in cycles of a GPU clock."""
@@ -238,9 +217,6 @@ class Trace(Displayed):
         """Return the cycles of a GPU clock for which a kernel computes on a CPU; steps are rounded up."""
         if kernel.parameters:
             return -(-kernel.parameters * clock_hz // parameters_per_second)
-        return self._cycles(kernel, clock_hz)
-
-    def _cycles(self, kernel: Kernel, clock_hz: int) -> int:
         return kernel.duration * clock_hz // self.ticks_per_second
 
     def page_sizes(self, page_bytes: int) -> list[int]:
@@ -309,9 +285,8 @@ class Trace(Displayed):
         phases = set(each(self.kernels, attrgetter("phase")))
         if Phase.OPTIMIZER not in phases and phases != {Phase.FORWARD}:
             return frozenset()
-        written = {tensor for outputs in named(self.kernels, attrgetter("outputs")) for tensor in outputs}
         kinds = each(self.tensors, lambda tensor: tensor.persistent and tensor.kind is TensorKind.WEIGHT)
-        return frozenset(tensor for tensor in compress(count(), kinds) if tensor not in written)
+        return frozenset(tensor for tensor in compress(count(), kinds) if tensor not in self.written)
 
     def workspace_bytes(self, kernel: Kernel) -> int:
         """Bytes of scratch space that a kernel uses."""
@@ -339,18 +314,18 @@ class Trace(Displayed):
     @cached_property
     def ids_of_given(self) -> tuple[int, ...]:
         """For each id in the trace's file the id that the tensor has here."""
-        found = list(range(len(self.tensors)))
-        for number, given in enumerate(self.given_ids):
-            found[given] = number
-        return tuple(found)
+        return _inverse(self.given_ids) or tuple(range(len(self.tensors)))
 
     def _numbered(self, order: Sequence[int]) -> Trace:
-        """Return the trace with its tensors in an order of their ids."""
-        new = [0] * len(order)
-        for number, old in enumerate(order):
-            new[old] = number
-        kernels, tensors = _renumbered(self.kernels, new), chosen(self.tensors, order)
-        return replace(self, tensors=tensors, kernels=kernels, given_ids=tuple(order))
+        """Return the trace with its tensors in an order of their ids: on demand where kernels are made so."""
+        new, kernels = _inverse(order), self.kernels
+        if isinstance(kernels, _Renumbered):
+            new, kernels = tuple([new[number] for number in kernels.new]), kernels.kernels
+        if isinstance(kernels, tuple):
+            kernels = tuple(kernel.renumbered(new) for kernel in kernels)
+        elif not is_identity(new):
+            kernels = _Renumbered(kernels, new)
+        return replace(self, tensors=chosen(self.tensors, order), kernels=kernels, given_ids=tuple(order))
 
     @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:
@@ -364,14 +339,11 @@ class Trace(Displayed):
     @cached_property
     def births(self) -> tuple[int, ...]:
         """For each tensor the first kernel that touches it (0 for a tensor that none touches)."""
-        first: dict[int, int] = {}
+        found = {tensor: uses[0] for tensor, uses in enumerate(self.uses) if uses}
         for kernel in self.cpu_kernels:
             for tensor in kernel.touched:
-                first.setdefault(tensor, kernel.id)
-        found = [uses[0] if uses else first.get(tensor, 0) for tensor, uses in enumerate(self.uses)]
-        for tensor, on_cpu in first.items():
-            found[tensor] = min(found[tensor], on_cpu)
-        return tuple(found)
+                found[tensor] = min(found.get(tensor, kernel.id), kernel.id)
+        return tuple(found.get(tensor, 0) for tensor in range(len(self.tensors)))
 
     @cached_property
     def deaths(self) -> tuple[int, ...]:
@@ -392,6 +364,14 @@ class Trace(Displayed):
         )
 
 
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """Return the place of each number in an order of all."""
+    places = [0] * len(order)
+    for place, number in enumerate(order):
+        places[number] = place
+    return tuple(places)
+
+
 class _Renumbered(MadeOnDemand[Kernel]):
     """Kernels with other ids of their tensors."""
 
@@ -404,13 +384,11 @@ class _Renumbered(MadeOnDemand[Kernel]):
             return self.kernels[number].renumbered(self.new)
         kernel: Kernel
         kernel, since, shift = self.kernels.first(number)
-        inputs, outputs = (self._renamed(ids, since, shift) for ids in (kernel.inputs, kernel.outputs))
+        inputs, outputs = (
+            tuple(map(self.new.__getitem__, shifted(ids, since, shift)))
+            for ids in (kernel.inputs, kernel.outputs)
+        )
         return kernel.with_tensors(inputs, outputs, number)
-
-    def _renamed(self, ids: tuple[int, ...], since: int, shift: int) -> tuple[int, ...]:
-        """Return the new ids of tensors that an item of a repeated block names at a later time."""
-        new = self.new
-        return tuple([new[old + shift if old >= since else old] for old in ids])
 
     def each(self, value: Callable[[Kernel], Value]) -> list[Value]:
         """Return a value of every kernel: see :func:`g10sim.trace.repetition.each`."""
@@ -420,12 +398,3 @@ class _Renumbered(MadeOnDemand[Kernel]):
         """Yield ids of tensors of every kernel: see :func:`g10sim.trace.repetition.named`."""
         new = self.new
         return (tuple([new[old] for old in ids]) for ids in named(self.kernels, names))
-
-
-def _renumbered(kernels: Sequence[Kernel], new: Sequence[int]) -> Sequence[Kernel]:
-    """Return kernels that name tensors by new ids: at once, or on demand where they are made so."""
-    if isinstance(kernels, tuple):
-        return tuple(kernel.renumbered(new) for kernel in kernels)
-    if isinstance(kernels, _Renumbered):
-        new, kernels = [new[number] for number in kernels.new], kernels.kernels
-    return kernels if is_identity(new) else _Renumbered(kernels, new)

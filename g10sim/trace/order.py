@@ -50,9 +50,7 @@ def delayed_optimizer(trace: Trace, place: str = "trace") -> Trace:
     kernels = tuple(trace.kernels)
     end = next((number for number in range(len(kernels), 0, -1) if not _may_wait(kernels[number - 1])), 0)
     if not 0 < end < len(kernels):
-        raise TraceError(
-            f"{place}: found a step that does not end with the optimizer on the GPU; allowed: one that does"
-        )
+        raise TraceError.at(place, "a step that does not end with the optimizer on the GPU", "one that does")
     rotated = kernels[end:] + kernels[:end]
     turns = _turns(rotated)
     order = sorted(range(len(rotated)), key=lambda number: (turns[number], not _may_wait(rotated[number])))

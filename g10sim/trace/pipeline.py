@@ -229,28 +229,17 @@ class _Stages:
         for number, (crossing, tensors) in enumerate(self._crossings.items()):
             end = (crossing.target, crossing.read) if inward else (crossing.source, crossing.made)
             if one is not None and end == (stage, one):
-                moved = ((), tuple(tensors)) if inward else (tuple(tensors), ())
-                yield self._transfer(number, crossing, one.phase, *moved)
-
-    def _transfer(
-        self,
-        number: int,
-        crossing: _Crossing,
-        phase: Phase,
-        inputs: tuple[int, ...],
-        outputs: tuple[int, ...],
-    ) -> Kernel:
-        return Kernel(
-            id=0,
-            name=f"Transfer {number} from stage {crossing.source} to {crossing.target}",
-            duration=0,
-            inputs=inputs,
-            outputs=outputs,
-            phase=phase,
-            moved_bytes=sum(self._trace.tensors[tensor].size_bytes for tensor in inputs or outputs),
-            time_source=TimeSource.SYNTHETIC,
-            device=Device.LINKS,
-        )
+                yield Kernel(
+                    id=0,
+                    name=f"Transfer {number} from stage {crossing.source} to {crossing.target}",
+                    duration=0,
+                    inputs=() if inward else tuple(tensors),
+                    outputs=tuple(tensors) if inward else (),
+                    phase=one.phase,
+                    moved_bytes=sum(self._trace.tensors[tensor].size_bytes for tensor in tensors),
+                    time_source=TimeSource.SYNTHETIC,
+                    device=Device.LINKS,
+                )
 
     def _numbered(self, kernels: Sequence[Kernel], stage: int) -> Trace:
         used = sorted({tensor for kernel in kernels for tensor in kernel.touched})

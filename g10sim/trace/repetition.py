@@ -148,8 +148,9 @@ class Repeated(MadeOnDemand[Item]):
 
 def joined(blocks: Sequence[Block[Item]], rest: Iterable[Item] = ()) -> Sequence[Item]:
     """Return the items of blocks and those after them; a tuple where nothing repeats."""
-    rest = tuple(rest)
-    return Repeated([*blocks, Block(rest)] if rest else blocks) if blocks else rest
+    every = [block for block in (*blocks, Block(tuple(rest))) if block.items]
+    repeats = any(block.times > 1 for block in every)
+    return Repeated(every) if repeats else tuple(item for block in every for item in block.items)
 
 
 class _Changed(MadeOnDemand[Item]):

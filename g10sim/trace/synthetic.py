@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 from g10sim.trace.repetition import Block, Item, joined
 
 TICKS_PER_SECOND = 10**9
@@ -41,26 +41,15 @@ class TraceBuilder:
         layer: str = "",
         layer_type: str = "",
         reads: Sequence[int] = (),
-        device: Device = Device.GPU,
-        parameters: int = 0,
-        micro_batch: int = 0,
+        **facts: Any,
     ) -> int:
-        """Add a kernel (duration in ticks) after the ones already there; returns its id."""
-        kernel = Kernel(
-            id=_next_id(self._kernel_blocks, self._kernels),
-            name=name,
-            duration=duration,
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
-            phase=phase,
-            layer=layer,
-            layer_type=layer_type,
-            time_source=TimeSource.SYNTHETIC,
-            reads=tuple(reads),
-            device=device,
-            parameters=parameters,
-            micro_batch=micro_batch,
-        )
+        """Add a kernel (duration in ticks) after the ones already there; returns its id.
+
+        ``facts`` are further ones of :class:`g10sim.trace.model.Kernel`.
+        """
+        number, source = _next_id(self._kernel_blocks, self._kernels), TimeSource.SYNTHETIC
+        own = name, duration, tuple(inputs), tuple(outputs), phase, layer, layer_type
+        kernel = Kernel(number, *own, time_source=source, reads=tuple(reads), **facts)
         self._kernels.append(kernel)
         return kernel.id
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -84,7 +83,8 @@ def perturb(trace: Trace, variation: VariationSpec, seed: int, job: int = 0) -> 
     Times are rounded to the trace's time base; one that is positive stays so.
     """
     factors = draw_factors(variation, len(trace.kernels), seed, job)
-    return replace(trace, kernels=changed(trace.kernels, partial(_perturbed, factors)))
+    kernels = changed(trace.kernels, lambda kernel: _times(kernel, float(factors[kernel.id])))
+    return replace(trace, kernels=kernels)
 
 
 def times_factors(trace: Trace, factors: Mapping[str, float]) -> Trace:
@@ -111,10 +111,6 @@ def draw_factors(variation: VariationSpec, count: int, seed: int, job: int = 0) 
         while (outside := np.abs(departures) >= 1.0).any():
             departures[outside] = variation.magnitude * generator.standard_normal(int(outside.sum()))
     return 1.0 + departures
-
-
-def _perturbed(factors: npt.NDArray[np.float64], kernel: Kernel) -> Kernel:
-    return _times(kernel, float(factors[kernel.id]))
 
 
 def _times(kernel: Kernel, factor: float) -> Kernel:

@@ -3,9 +3,17 @@
 import pytest
 
 import g10sim
-from g10sim.analysis.block_schedule.cost import Block, Placement, Rates, Shares, cost
-from g10sim.analysis.block_schedule.room import Room, needed
-from g10sim.analysis.block_schedule.search import place, search
+from g10sim.analysis.block_schedule import (
+    Block,
+    Placement,
+    Rates,
+    Room,
+    Shares,
+    cost,
+    needed,
+    place,
+    search,
+)
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 

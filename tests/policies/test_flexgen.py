@@ -3,15 +3,15 @@
 import pytest
 from test_zero_infinity import PAGE, SECOND, machine
 
-from g10sim.analysis.block_schedule.cost import Block, Placement, Rates, Shares, cost
+from g10sim.analysis.block_schedule import Block, Placement, Rates, Shares, cost
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.flexgen import FlexGen
 from g10sim.sim.engine import run
 from g10sim.trace.batches import block_of
-from g10sim.trace.generation import Generation
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
+from g10sim.trace.transformer import Generation
 from g10sim.trace.workload import Job, Workload
 
 GB = 10**9

@@ -6,9 +6,9 @@ from g10sim.cli.main import main
 from g10sim.errors import TraceError
 from g10sim.trace.batches import block_of, in_batches
 from g10sim.trace.format import load_trace, save_trace
-from g10sim.trace.generation import Generation
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder, chain
+from g10sim.trace.transformer import Generation
 
 MODEL = Generation(
     2, 4, 3, 3, 5, prompt_rate=1e9, prompt_attention_rate=2e9, token_rate=4e9, token_attention_rate=8e9

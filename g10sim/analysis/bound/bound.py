@@ -87,10 +87,7 @@ def demand_bound(demand: Demand, machine: Machine, *, steady: bool, checkpoints:
     best = Bound(demand.ideal_cycles, demand.ideal_cycles, "sum of the kernels", steady, demand.recomputes)
     _check_room(demand, machine)
     if not demand.recomputes:
-        form = closed_form(demand, machine, steady=steady)
-        best = replace(
-            best, cycles=form.cycles, method="closed form", stalls=form.stalls, savings=form.savings
-        )
+        best = replace(best, method="closed form", **vars(closed_form(demand, machine, steady=steady)))
     if checkpoints is None:
         return best
     from g10sim.analysis.bound.program import Program  # SciPy doubles the time that a command takes to start

@@ -163,10 +163,7 @@ def _crossing_prices(
     limits, none = len(machine.limits), np.zeros(whole.crossing.shape[1], dtype=np.int64)
     ways = [
         [none, *(np.array(crossings(way, limits), dtype=np.int64) @ whole.crossing for way in side)]
-        for side in (
-            [store.inward for store in machine.stores],
-            [store.outward for store in machine.stores],
-        )
+        for side in ([store.inward for store in machine.stores], [store.outward for store in machine.stores])
     ]
     inward, outward = (np.stack(side, axis=1) for side in ways)
     if rerun is None:
