@@ -1,8 +1,8 @@
-"""Reads execution traces of PyTorch: operators and annotations with the tensors that they use."""
+"""Reads execution traces of PyTorch: operators, the tensors that they use, and the allocations of these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -12,9 +12,13 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, TypeAdapter
 
 from g10sim.errors import TraceError
-from g10sim.importers.kineto_events import Entry, Shape, Whole, read_json_list
-from g10sim.importers.operations import Storage
+from g10sim.importers.aten import OVERWRITING, aten
+from g10sim.importers.kineto_events import Entry, Shape, Whole, listed
+from g10sim.importers.kineto_memory import DATA
+from g10sim.importers.near_json import read_json
+from g10sim.importers.operations import NO_KERNELS, Storage, phase_of
 from g10sim.text import shown
+from g10sim.trace.model import Phase, TensorKind
 
 WHAT = "an execution trace of PyTorch"
 _SCHEMA, _FIRST_SCHEMA = "chakra", "1.0.1"
@@ -88,16 +92,14 @@ class Node:
     @property
     def _marked(self) -> list[tuple[bool, tuple[Reference, ...]]]:
         """Arguments that are written to: whether they come by name only, and their tensors."""
-        is_named, found = False, []
-        arguments = []
-        for text in _arguments_of(self.schema):
-            is_named = is_named or text == "*"
-            if text != "*":
-                arguments.append((is_named, text))
-        for (named, text), part in zip(arguments, self.inputs, strict=False):
-            if "!" in text.partition(" ")[0]:
-                found.append((named, part))
-        return found
+        texts = list(_arguments_of(self.schema))
+        first_named = texts.index("*") if "*" in texts else len(texts)
+        arguments = zip((text for text in texts if text != "*"), self.inputs, strict=False)
+        return [
+            (number >= first_named, part)
+            for number, (text, part) in enumerate(arguments)
+            if "!" in text.partition(" ")[0]
+        ]
 
 
 def _arguments_of(schema: str) -> Iterator[str]:
@@ -129,15 +131,15 @@ def read_nodes(path: Path) -> dict[int, Node]:
 
     Reads the schemas 1.0.1 to 1.1.1 and what keeps to them. Raises TraceError naming the file and the node.
     """
-    found, listed = read_json_list(path, "nodes", WHAT)
+    found = read_json(path, WHAT)
+    entries = listed(found, "nodes", path, WHAT)
     schema = found.get("schema")
     if not isinstance(schema, str) or not (_SCHEMA in schema or schema.startswith(_FIRST_SCHEMA)):
-        raise TraceError(
-            f"{path}: schema: found {shown(schema)}; allowed: one with '{_SCHEMA}' (of PyTorch), "
-            f"or {_FIRST_SCHEMA}"
+        raise TraceError.at(
+            f"{path}: schema", shown(schema), f"one with '{_SCHEMA}' (of PyTorch), or {_FIRST_SCHEMA}"
         )
     nodes = {}
-    for number, values in enumerate(listed):
+    for number, values in enumerate(entries):
         entry = Entry(values, f"{path}: node number {number}")
         entry.place = f"{path}: node {shown(entry.values.get('id', 'without id'))}"
         node = _node(
@@ -154,17 +156,12 @@ def read_nodes(path: Path) -> dict[int, Node]:
 def _renewed(entry: Entry) -> Entry:
     """Return a node of the schema 1.0.1 in the form of the later ones."""
     old = entry.values
-    sides = {
-        side: {
-            "values": old.get(f"{side}s"),
-            "types": old.get(f"{side}_types"),
-            "shapes": old.get(f"{side}_shapes"),
-        }
-        for side in ("input", "output")
-    }
-    attributes = [{"name": key, "value": old[key]} for key in _EARLIER_ATTRIBUTES if key in old]
-    new = {"id": old.get("id"), "name": old.get("name"), "ctrl_deps": old["parent"], "attrs": attributes}
-    return Entry({**new, "inputs": sides["input"], "outputs": sides["output"]}, entry.place)
+    new = {"id": old.get("id"), "name": old.get("name"), "ctrl_deps": old["parent"]}
+    new["attrs"] = [{"name": key, "value": old[key]} for key in _EARLIER_ATTRIBUTES if key in old]
+    for side in ("input", "output"):
+        keys = f"{side}s", f"{side}_types", f"{side}_shapes"
+        new[f"{side}s"] = dict(zip(_COLUMNS, map(old.get, keys), strict=True))
+    return Entry(new, entry.place)
 
 
 def _node(entry: Entry) -> Node:
@@ -230,3 +227,120 @@ def _reference(side: Entry, kind: str, value: Any, shape: Any, stride: Any) -> I
         reach = sum(max(size - 1, 0) * step for size, step in zip(sizes, steps, strict=True)) + 1
     is_whole = kind.rpartition("(")[2].partition(")")[0].startswith(_WHOLE)
     yield Reference(tensor, storage, (offset + reach) * item_bytes, device, item_bytes, is_whole)
+
+
+# PyTorch makes tensors of the numbers among an operator's arguments, without an operator, in storages whose
+# ids have been used before.
+_NUMBER_BYTES = 8
+_COPIES = aten("copy_ _to_copy")
+"""Operators that copy between devices."""
+
+
+class Storages:
+    """Matches tensors to allocations of one device, since ids are used again after a release.
+
+    Storages of the host count where an optimizer updates them there, and where they are copied.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._current: dict[int, Storage] = {}
+        self._of_tensor: dict[int, dict[int, Storage]] = {}
+        self._maker: dict[Storage, int] = {}
+        self._seen: set[int] = set()
+        self._earlier: set[tuple[int, int]] = set()
+        self._has_earlier = False
+
+    def follow(self, chosen: Mapping[int, Node], nodes: Mapping[int, Node]) -> None:
+        """Go through the chosen operators in the order of their starts and give them their storages."""
+        first = next(iter(chosen), 0)
+        for node in nodes.values():
+            if node.id < first:
+                self._has_earlier = self._has_earlier or bool(node.schema)
+                self._earlier.update(one.key for one in node.arguments)
+        for node in chosen.values():
+            if node.schema or node.is_kernel:
+                self._follow(node, chosen)
+            self._seen.update(one.tensor for one in (*node.arguments, *node.outputs))
+
+    def _follow(self, node: Node, chosen: Mapping[int, Node]) -> None:
+        phase = phase_of([parent.name for parent in parents_of(node, chosen)])
+        places = self._places(node, phase)
+        inputs = [one for one in node.arguments if one.device in places]
+        given = set(self._given(node, inputs))
+        running = [node.id, *(parent.id for parent in parents_of(node, chosen))]
+        before = {one.storage for one in inputs}
+        found = {
+            one: self._made(one, running)
+            if one in given
+            else self._used(one, self._role(node, number, one, phase))
+            for number, one in enumerate(inputs)
+        }
+        mutated = {one for one in node.mutated if one.device in places} | given
+        overwritten = mutated if node.name in OVERWRITING else given
+        node.reads = {found[one]: None for one in inputs if one not in overwritten}
+        node.writes = {found[one]: None for one in inputs if one in mutated}
+        for one in node.outputs:
+            if one.device in places and one.storage not in before:
+                node.writes[self._made(one, running)] = None
+        if phase is Phase.FORWARD and places > {HOST} and any(one.device == HOST for one in inputs):
+            for storage in node.writes:  # what the host feeds
+                storage.role = storage.role or TensorKind.INPUT
+        if node.name in NO_KERNELS:
+            node.reads, node.writes = {}, {}
+
+    def _places(self, node: Node, phase: Phase) -> set[str]:
+        """Return the devices whose tensors count where an operator uses them."""
+        used = {one.device for one in (*node.arguments, *node.outputs)}
+        elements = max((one.extent_bytes for one in (*node.arguments, *node.outputs)), default=0)
+        crosses = self._device in used and HOST in used and node.name in _COPIES
+        updates = phase is Phase.OPTIMIZER and used <= {HOST} and elements > _NUMBER_BYTES
+        return {self._device, HOST} if (crosses or updates) and elements > _NUMBER_BYTES else {self._device}
+
+    def _given(self, node: Node, inputs: Sequence[Reference]) -> Iterable[Reference]:
+        """Return the arguments that an operator is given for its results: new tensors.
+
+        A compiled kernel writes what no operator has used before, or else its last tensor.
+        """
+        if not node.is_kernel:
+            return [one for one in node.filled if one in inputs and one.tensor not in self._seen]
+        return [one for one in inputs if one.tensor not in self._seen] or inputs[-1:]
+
+    def _role(self, node: Node, number: int, one: Reference, phase: Phase) -> TensorKind:
+        """Return whether a tensor from before the step is fed again.
+
+        It is where it was not there in an earlier step of the file; without one, where it has whole numbers
+        or is what an operator applies weights to.
+        """
+        if self._has_earlier:
+            return TensorKind.WEIGHT if one.key in self._earlier else TensorKind.INPUT
+        is_data = number == DATA.get(node.name) and phase is Phase.FORWARD
+        return TensorKind.INPUT if is_data or one.is_whole else TensorKind.WEIGHT
+
+    def _used(self, one: Reference, role: TensorKind) -> Storage:
+        known = self._of_tensor.get(one.storage, {}).get(one.tensor)
+        if known is None:
+            known = self._current.get(one.storage)
+            if known is None or one.extent_bytes <= _NUMBER_BYTES < known.size_bytes:
+                known = self._current[one.storage] = Storage(0, external=True, role=role)
+        return self._grown(one, known)
+
+    def _made(self, one: Reference, running: Sequence[int]) -> Storage:
+        """Return the storage of an output: of the same tensor that an operator around it returns, or new."""
+        tensors = self._of_tensor.get(one.storage, {})
+        made = tensors.get(one.tensor)
+        if made is None or self._maker.get(made) not in running:
+            made = Storage(0)
+            self._maker[made] = running[0]
+            # What an operator still running will return has its ids from the end of that operator on.
+            self._of_tensor[one.storage] = {
+                tensor: storage for tensor, storage in tensors.items() if self._maker.get(storage) in running
+            }
+        self._current[one.storage] = made
+        return self._grown(one, made)
+
+    def _grown(self, one: Reference, storage: Storage) -> Storage:
+        self._of_tensor.setdefault(one.storage, {})[one.tensor] = storage
+        storage.size_bytes = max(storage.size_bytes, one.extent_bytes)
+        storage.item_bytes = one.item_bytes
+        return storage

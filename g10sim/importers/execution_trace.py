@@ -14,8 +14,7 @@ from pathlib import Path
 from g10sim.errors import TraceError
 from g10sim.importers.account import Account, Reason, accounted
 from g10sim.importers.aten import short_name
-from g10sim.importers.execution_nodes import HOST, WHAT, Node, parents_of, read_nodes
-from g10sim.importers.execution_storages import Storages
+from g10sim.importers.execution_nodes import HOST, WHAT, Node, Storages, parents_of, read_nodes
 from g10sim.importers.kineto_events import STEP, Profile
 from g10sim.importers.kineto_steps import chosen_step
 from g10sim.importers.kineto_work import Draft, idle_between, take_times
@@ -72,9 +71,7 @@ def import_execution_trace(
     elif price is not None:
         _price(operations, price, account)
     else:
-        raise TraceError(
-            f"{path}: found no times; allowed: a profile of the same run, or a GPU to price bytes"
-        )
+        raise TraceError.at(path, "no times", "a profile of the same run, or a GPU to price bytes")
     for operation in operations:
         operation.time_source = source
     _tell_others(chosen.values(), name, account)
@@ -98,9 +95,8 @@ def _step(path: Path, nodes: Mapping[int, Node], wanted: int | None) -> tuple[di
             spans.append((first, end))
             works.append(done[end] - done[first])
     if wanted is None and not any(works):
-        return dict(
-            nodes
-        ), "all of the file: no step is marked" if not steps else "all: no step has operators"
+        words = "all: no step has operators" if steps else "all of the file: no step is marked"
+        return dict(nodes), words
     sizes = [(node.name, float(count)) for node, count in zip(steps, works, strict=True)]
     position, words = chosen_step(sizes, wanted, str(path))
     first, end = spans[position]

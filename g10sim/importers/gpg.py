@@ -44,9 +44,7 @@ def import_gpg(directory: str | Path, model: str | None = None, batch_size: int 
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise TraceError(
-            f"{directory}: found no such directory; allowed: one with kernels.config and tensors.config"
-        )
+        raise TraceError.at(directory, "no such directory", "one with kernels.config and tensors.config")
     place = directory.resolve()
     if batch_size is None:
         if not re.fullmatch(r"[1-9]\d{0,17}", place.name, re.ASCII):
@@ -220,9 +218,7 @@ def _fault_profiles(
         return [None] * len(durations)
     for path, name in zip(paths, names, strict=True):
         if path is None:
-            raise TraceError(
-                f"{directory}: found only one page-fault time file; allowed: {name} as well, or neither"
-            )
+            raise TraceError.at(directory, "only one page-fault time file", f"{name} as well, or neither")
     outputs, everything = (_read_times(path, len(durations)) for path in paths if path is not None)
     return list(map(_fault_profile, durations, outputs, everything))
 
@@ -266,15 +262,9 @@ def _tensor_kinds(is_global: Sequence[bool], kernels: Sequence[Kernel]) -> list[
     """
     use = _Use(len(is_global), kernels)
     first_workspace = len(is_global) - _num_workspaces(is_global, use)
-    kinds = []
-    for tensor, weight in enumerate(is_global):
-        if weight:
-            kinds.append(TensorKind.WEIGHT)
-        elif tensor >= first_workspace:
-            kinds.append(TensorKind.WORKSPACE)
-        else:
-            kinds.append(use.kind(tensor))
-    return kinds
+    kinds = map(use.kind, range(first_workspace))
+    every = [*kinds, *[TensorKind.WORKSPACE] * (len(is_global) - first_workspace)]
+    return [TensorKind.WEIGHT if weight else kind for weight, kind in zip(is_global, every, strict=True)]
 
 
 class _Use:

@@ -73,9 +73,8 @@ def _check_recorded(profile: Profile, scope: Scope, account: Account, *, partial
     for what, option in lacks:
         found = "no " + what
         if not partial:
-            raise TraceError(
-                f"{profile.path}: found {found}; allowed: a profile with {option}, "
-                "or --partial for what is there"
+            raise TraceError.at(
+                profile.path, found, f"a profile with {option}, or --partial for what is there"
             )
         account.note(f"the file has {found} ({option}): tensors are not all known")
 

@@ -58,17 +58,14 @@ class Entry:
         raise TraceError(f"{self.place}: found {found[:_MOST_CHARACTERS]}; allowed: {allowed}")
 
 
-def read_json_list(path: Path, key: str, what: str) -> tuple[dict[str, Any], list[Any]]:
-    """Read a JSON file and return its top object and the list at a key of it.
-
-    Raises TraceError, which calls the file ``what``.
-    """
-    found = read_json(path, what)
+def listed(found: Any, key: str, path: Path, what: str) -> list[Any]:
+    """Return the list at a key of what a file holds. Raises TraceError, which calls the file ``what``."""
     if not isinstance(found, dict) or key not in found:
         raise TraceError(f"{path}: found no object with '{key}'; allowed: {what} (JSON)")
-    if not isinstance(found[key], list):
+    entries = found[key]
+    if not isinstance(entries, list):
         raise TraceError(f"{path}: {key}: found no list; allowed: {what}")
-    return found, found[key]
+    return entries
 
 
 NANOSECONDS_PER_MICROSECOND = 1000
@@ -242,12 +239,7 @@ def read_profile(path: str | Path) -> Profile:
     """
     path = Path(path)
     top = read_json(path, _WHAT)
-    if isinstance(top, list) and top:
-        events = top
-    elif not isinstance(top, dict) or "traceEvents" not in top:
-        raise TraceError(f"{path}: found no object with 'traceEvents'; allowed: {_WHAT} (JSON)")
-    elif not isinstance(events := top["traceEvents"], list):
-        raise TraceError(f"{path}: traceEvents: found no list; allowed: {_WHAT}")
+    events = top if isinstance(top, list) and top else listed(top, "traceEvents", path, _WHAT)
     profile, place = Profile(path), f"{path}: event"
     for number, event in enumerate(events):
         _Event(event, f"{place} {number}").add_to(profile)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from g10sim.importers.aten import OVERWRITING, aten
@@ -362,17 +362,8 @@ def _targets(span: Span) -> set[int]:
     if not span.inputs or not span.name.endswith("_"):
         return set()
     updated = _UPDATED.get(span.name, (0,))
-    numbers: Iterator[int] = iter(range(sum(map(len, span.inputs))))
-    return {
-        number
-        for place, part in enumerate(span.inputs)
-        for number in _next(numbers, part)
-        if place in updated
-    }
-
-
-def _next(numbers: Iterator[int], part: Iterable[Operand]) -> list[int]:
-    return [next(numbers) for _ in part]
+    places = (place for place, part in enumerate(span.inputs) for _ in part)
+    return {number for number, place in enumerate(places) if place in updated}
 
 
 def _copies(draft: Draft, direction: tuple[str, ...]) -> bool:

@@ -46,9 +46,7 @@ def chosen_step(found: Sequence[tuple[str, float]], wanted: int | None, place: s
     numbers = [name.removeprefix(STEP) for name, _ in found]
     if wanted is not None:
         if str(wanted) not in numbers:
-            raise TraceError(
-                f"{place}: found --step {wanted}; allowed: {choices_text(numbers) or 'none: no steps'}"
-            )
+            raise TraceError.at(place, f"--step {wanted}", choices_text(numbers) or "none: no steps")
         position = numbers.index(str(wanted))
         return position, f"{numbers[position]} of {', '.join(numbers)}"
     position = len(found) - 1

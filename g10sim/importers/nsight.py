@@ -74,7 +74,7 @@ class _Place:
 class _Work:
     """Something that a GPU did: a kernel, a fill, a copy, or a whole graph."""
 
-    name: str | int
+    name: str
     start_ns: int
     end_ns: int
     place: _Place
@@ -119,18 +119,18 @@ def read_report(path: Path, device: int | None = None, process: int | None = Non
 
 
 def _report(path: Path, tables: Tables, device: int | None, process: int | None) -> Report:
-    kernels = [_work(row, row["shortName"]) for row in tables.rows(KERNELS)]
+    launched = list(tables.rows(KERNELS))
+    known = {row["shortName"] for row in launched}
+    names = {row["id"]: str(row["value"]) for row in tables.rows(STRINGS) if row["id"] in known}
+    kernels = [_work(row, names.get(row["shortName"], "kernel")) for row in launched]
     graphs = [_work(row, f"graph {row.get(GRAPH) or ''}".strip()) for row in tables.rows(GRAPHS)]
     if not kernels and not graphs:
-        raise TraceError(
-            f"{path}: {KERNELS}: found no kernel; allowed: a report of CUDA (nsys profile -t cuda)"
-        )
+        raise TraceError.at(f"{path}: {KERNELS}", "no kernel", "a report of CUDA (nsys profile -t cuda)")
     place = _place(path, {one.place for one in (*kernels, *graphs)}, device, process)
     memory = list(tables.rows(MEMORY))
     if not memory:
-        raise TraceError(
-            f"{path}: {MEMORY}: found no allocation; allowed: a report with them "
-            "(nsys profile --cuda-memory-usage=true)"
+        raise TraceError.at(
+            f"{path}: {MEMORY}", "no allocation", "a report with them (nsys profile --cuda-memory-usage=true)"
         )
     copied = list(tables.rows(COPIES))
     fills = [_work(row, "memset") for row in tables.rows(FILLS)]
@@ -146,7 +146,7 @@ def _report(path: Path, tables: Tables, device: int | None, process: int | None)
         path,
         place.device,
         place.process,
-        tuple(_named(tables, [one for one in every if place.has(one.place)])),
+        tuple(one for one in every if place.has(one.place)),
         tuple(one for one in graphs if place.has(one.place)),
         tuple(lives),
         tuple(_copies(own_copies, kind, name) for kind, name in _DIRECTIONS.items()),
@@ -163,7 +163,7 @@ def _place_of(row: Mapping[str, Any]) -> _Place:
     return _Place(found, row["deviceId"])
 
 
-def _work(row: Mapping[str, Any], name: str | int) -> _Work:
+def _work(row: Mapping[str, Any], name: str) -> _Work:
     return _Work(name, row["start"], row["end"], _place_of(row))
 
 
@@ -188,15 +188,6 @@ def _check_there(path: Path, what: str, value: str, places: set[_Place], any_of:
     if (any_of and not set(any_of).intersection(there)) or (not any_of and len(there) > 1):
         allowed = choices_text(map(str, there)) or "none, which this report does not record"
         raise TraceError(f"{path}: found {what}; allowed: --{value} with one of {allowed}")
-
-
-def _named(tables: Tables, work: Sequence[_Work]) -> Iterator[_Work]:
-    """Yield work with the names of kernels, which it has by number so far."""
-    wanted = {one.name for one in work}
-    names = {row["id"]: str(row["value"]) for row in tables.rows(STRINGS) if row["id"] in wanted}
-    for one in work:
-        name = one.name if isinstance(one.name, str) else names.get(one.name, "kernel")
-        yield _Work(name, one.start_ns, one.end_ns, one.place)
 
 
 def _copies(rows: Sequence[Mapping[str, Any]], kind: int, name: str) -> Copies:
@@ -229,12 +220,7 @@ def _lives(path: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Life]:
 
 
 def import_nsight(
-    report: Report,
-    *,
-    model: str | None,
-    batch_size: int,
-    keep_gaps: bool = False,
-    partial: bool = False,
+    report: Report, *, model: str | None, batch_size: int, keep_gaps: bool = False, partial: bool = False
 ) -> Trace:
     """Make a trace of a report: its kernels in the order of their starts, and its allocations as tensors.
 
@@ -253,7 +239,7 @@ def import_nsight(
         taken = max(work.end_ns - max(work.start_ns, busy), 0)
         busy = max(busy, work.end_ns)
         numbers.append(len(operations))
-        operations.append(Operation(str(work.name), Phase.OTHER, duration_ns=taken))
+        operations.append(Operation(work.name, Phase.OTHER, duration_ns=taken))
     for life in report.lives:
         first = 0 if life.start_ns is None else bisect_left(starts, life.start_ns)
         last = (len(starts) if life.end_ns is None else bisect_left(starts, life.end_ns)) - 1
@@ -282,11 +268,9 @@ def _account(report: Report, *, keep_gaps: bool) -> Account:
         account.put_aside("gaps, kept as idle time of the host", _span(report.work) - account.imported_ns)
     else:
         account.put_aside(Reason.GAPS, _span((*report.work, *report.migrations)) - whole)
-    for reason, others in (
-        (Reason.DEVICES, [one for one in report.others if one.place.device != report.device]),
-        (_PROCESSES, [one for one in report.others if one.place.device == report.device]),
-    ):
-        account.put_aside(reason, sum(map(_duration, others)))
+    elsewhere = sum(_duration(one) for one in report.others if one.place.device != report.device)
+    account.put_aside(Reason.DEVICES, elsewhere)
+    account.put_aside(_PROCESSES, sum(map(_duration, report.others)) - elsewhere)
     if report.graphs:
         taken = _busy(sorted(report.graphs, key=lambda one: one.start_ns))
         share = taken / account.imported_ns if account.imported_ns else 0

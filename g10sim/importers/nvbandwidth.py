@@ -139,9 +139,7 @@ def read_link(path: Path, engine: Engine, gpu: int | None = None) -> MeasuredLin
         raise ConfigError(f"{path}: found no object with 'nvbandwidth'; allowed: {_ALLOWED}")
     output = validated(_File, data, Document(data, str(path))).nvbandwidth
     if output.version not in VERSIONS:
-        raise ConfigError(
-            f"{path}: nvbandwidth.version: found {shown(output.version)}; allowed: {', '.join(VERSIONS)}"
-        )
+        raise ConfigError.at(f"{path}: nvbandwidth.version", shown(output.version), ", ".join(VERSIONS))
     return _Reader(path, output, f"{path.name} of {day}", gpu).link(_SUFFIXES[engine])
 
 
@@ -173,7 +171,10 @@ class _Reader:
         is_alike = max(values.values()) <= _MUCH * min(values.values())
         gpus, differing = "", ""
         if self.gpu is not None:
-            value, gpus = self._chosen(name, self.gpu, values), f", GPU {self.gpu}"
+            if self.gpu not in values:
+                allowed = f"--gpu-index {choices_text(map(str, values))}"
+                raise ConfigError(f"{self.path}: {name}: found no GPU {self.gpu}; allowed: {allowed}")
+            value, gpus = values[self.gpu], f", GPU {self.gpu}"
         else:
             value = (median if is_alike else median_low)(values.values())
             middle = "median of" if is_alike else "the lower median of differing"
@@ -182,12 +183,6 @@ class _Reader:
             differing = "" if is_alike else f"{name}: GPUs differ by more than {_MUCH - 1:.0%}: {listed}"
         source = f"measured, nvbandwidth {self.output.version.removeprefix('v')}, {name}{gpus}, {self.origin}"
         return Reading(value, source, differing)
-
-    def _chosen(self, name: str, gpu: int, values: Mapping[int, float]) -> float:
-        if gpu not in values:
-            allowed = choices_text(map(str, values))
-            raise ConfigError(f"{self.path}: {name}: found no GPU {gpu}; allowed: --gpu-index {allowed}")
-        return values[gpu]
 
     def _values(self, test: _Test) -> dict[int, float]:
         """Return the values of a test by the index of the GPU."""

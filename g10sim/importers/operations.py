@@ -140,9 +140,7 @@ def _check_by_hand(by_hand: ByHand, external: Sequence[bool], path: Path) -> Non
     for option, numbers in (("--weights", by_hand.weights), ("--inputs", by_hand.inputs)):
         for number in sorted(numbers):
             if number in by_hand.weights & by_hand.inputs:
-                raise TraceError(
-                    f"{path}: --weights, --inputs: found {number} in both; allowed: in one of them"
-                )
+                raise TraceError.at(f"{path}: --weights, --inputs", f"{number} in both", "in one of them")
             if number >= len(external) or not external[number]:
                 raise TraceError(
                     f"{path}: {option}: found {number}; allowed: numbers of tensors from before the step, "

@@ -75,9 +75,7 @@ def _check(path: Path, data: bytes, what: str) -> int:
                     "plain values that name no code"
                 )
             if number > MOST_OPERATIONS:
-                raise TraceError(
-                    f"{path}: found more than {MOST_OPERATIONS} values; allowed: at most that many, {what}"
-                )
+                raise TraceError.at(path, f"more than {MOST_OPERATIONS} values", f"at most that many, {what}")
             depths.follow(operation.name, len(operation.stack_before), argument)
             if depths.deepest > MOST_DEPTH:
                 raise TraceError(f"{path}: found values nested deeper than {MOST_DEPTH}; allowed: {what}")
