@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
@@ -29,17 +29,17 @@ _BACKWARD = (
 )
 
 
-def never_computed(*_: Any) -> Any:
-    """Stand for what an operator computes."""
+def operator(name: str, schema: str) -> Any:
+    """Make an operator that has shapes and no kernel. Raises RuntimeError where it is to compute."""
+    return torch.library.custom_op(f"{NAMESPACE}::{name}", _never_computed, mutates_args=(), schema=schema)
+
+
+def _never_computed(*_: Any) -> Any:
     raise RuntimeError("fused operators are recorded, never computed; allowed: fake tensors")
 
 
-_attention: Any = torch.library.custom_op(
-    f"{NAMESPACE}::attention", never_computed, mutates_args=(), schema=_FORWARD
-)
-_attention_backward: Any = torch.library.custom_op(
-    f"{NAMESPACE}::attention_backward", never_computed, mutates_args=(), schema=_BACKWARD
-)
+_attention = operator("attention", _FORWARD)
+_attention_backward = operator("attention_backward", _BACKWARD)
 
 
 _HEADS_INSIDE = (0, 2, 1)
@@ -57,10 +57,7 @@ def _laid_out_as(tensor: Any, width: int) -> Any:
 
 
 def _attention_shapes(query: Any, key: Any, value: Any, *_: Any) -> tuple[Any, Any]:
-    return (
-        _laid_out_as(query, value.shape[-1]),
-        query.new_empty(query.shape[:-1], dtype=torch.float32),
-    )
+    return _laid_out_as(query, value.shape[-1]), query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
@@ -148,19 +145,14 @@ def attention_kernels(attention: str) -> AbstractContextManager[None]:
     return nullcontext() if attention == "fused" else sdpa_kernel(SDPBackend.MATH)
 
 
-@contextmanager
-def device_operators(attention: str) -> Iterator[None]:
-    """Make CPU tensors take the operators of a CUDA device while the context is open.
+def attention_forms(attention: str) -> Mapping[str, Callable[..., Any]]:
+    """Return the operators of a CUDA device by the name of the CPU's.
 
     ``attention`` is ``fused`` or ``eager`` (scores and softmax as separate tensors). Dropout keeps a
     mask of one byte an element (``native_dropout``, CUDA's form) and not the CPU's mask of floats.
     """
-    with torch.library._scoped_library("aten", "IMPL") as library:
-        library.impl("dropout", _dropout, "AutogradCPU")
-        if attention == "fused":
-            library.impl("scaled_dot_product_attention", _fused, "AutogradCPU")
-        with attention_kernels(attention):
-            yield
+    fused = {"scaled_dot_product_attention": _fused} if attention == "fused" else {}
+    return {"dropout": _dropout, **fused}
 
 
 _MASKS = "transformers.masking_utils"

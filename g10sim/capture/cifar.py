@@ -6,7 +6,7 @@ From their public code (junzhezhang/incubator-singa, examples/cifar10/vgg3.py an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ def _images(batch_size: int) -> Tensor:
     return torch.zeros(batch_size, 3, 32, 32)
 
 
-def _vgg(depth: int, batch_size: int) -> Network:
+def _vgg(depth: int, batch_size: int = 100) -> Network:
     """VGG with a dropout after every convolution but the last before a pooling, and one hidden layer."""
     layers: list[nn.Module] = []
     channels = 3
@@ -81,7 +81,7 @@ class _Block(nn.Module):  # type: ignore[misc]
         return self.inner(images) + self.shortcut(images)
 
 
-def _resnet(depth: int, batch_size: int) -> Network:
+def _resnet(depth: int, batch_size: int = 100) -> Network:
     """ResNet whose first two groups keep 32 x 32 pixels; every convolution of a block is 3 x 3."""
     layers = _convolution(3, 64)
     channels = 64
@@ -121,13 +121,5 @@ def resnet50_bottleneck(batch_size: int = 100) -> Network:
     return nn.Sequential(*layers), _images(batch_size)
 
 
-def _named(make: Callable[[int, int], Network], depth: int) -> Callable[..., Network]:
-    def network(batch_size: int = 100) -> Network:
-        """Return the network of this depth, and its images."""
-        return make(depth, batch_size)
-
-    return network
-
-
-vgg11, vgg13, vgg16, vgg19 = (_named(_vgg, depth) for depth in _CONVOLUTIONS)
-resnet18, resnet34, resnet50, resnet101 = (_named(_resnet, depth) for depth in _BLOCKS)
+vgg11, vgg13, vgg16, vgg19 = (partial(_vgg, depth) for depth in _CONVOLUTIONS)
+resnet18, resnet34, resnet50, resnet101 = (partial(_resnet, depth) for depth in _BLOCKS)

@@ -6,6 +6,7 @@ To capture: ``g10sim trace capture g10sim.capture.convnets:overfeat --batch-size
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -108,8 +109,8 @@ def googlenet(batch_size: int = 128) -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*layers), _images(batch_size, 224)
 
 
-def _deep_vgg(more: int, batch_size: int) -> tuple[nn.Module, Tensor]:
-    """VGG with that many more convolutions in each of its five groups, for figure 15 of the vDNN paper."""
+def _deep_vgg(more: int, batch_size: int = 32) -> tuple[nn.Module, Tensor]:
+    """VGG with that many more convolutions in each of its five groups (Rhu et al., MICRO 2016, figure 15)."""
     layers: list[nn.Module] = []
     channels = 3
     for filters, convolutions in _VGG_GROUPS:
@@ -120,21 +121,5 @@ def _deep_vgg(more: int, batch_size: int) -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*layers, *_classifier(512 * 7 * 7, 4096, 4096)), _images(batch_size, 224)
 
 
-def vgg116(batch_size: int = 32) -> tuple[nn.Module, Tensor]:
-    """Return VGG with 116 convolutions (Rhu et al., MICRO 2016, figure 15) and its images."""
-    return _deep_vgg(20, batch_size)
-
-
-def vgg216(batch_size: int = 32) -> tuple[nn.Module, Tensor]:
-    """Return VGG with 216 convolutions (Rhu et al., MICRO 2016, figure 15) and its images."""
-    return _deep_vgg(40, batch_size)
-
-
-def vgg316(batch_size: int = 32) -> tuple[nn.Module, Tensor]:
-    """Return VGG with 316 convolutions (Rhu et al., MICRO 2016, figure 15) and its images."""
-    return _deep_vgg(60, batch_size)
-
-
-def vgg416(batch_size: int = 32) -> tuple[nn.Module, Tensor]:
-    """Return VGG with 416 convolutions (Rhu et al., MICRO 2016, figure 15) and its images."""
-    return _deep_vgg(80, batch_size)
+vgg116, vgg216, vgg316, vgg416 = (partial(_deep_vgg, more) for more in (20, 40, 60, 80))
+"""Networks with that many convolutions, and their images."""

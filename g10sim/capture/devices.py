@@ -18,8 +18,8 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from g10sim.capture.attention import attention_kernels, device_operators
-from g10sim.capture.fused import fused_operators
+from g10sim.capture.attention import attention_forms, attention_kernels
+from g10sim.capture.fused import FUSED_FORMS, SHAPES
 from g10sim.capture.options import StepOptions
 from g10sim.capture.routing import RoutingMode
 from g10sim.errors import ConfigError, TraceError
@@ -31,8 +31,6 @@ MOST_BYTES = 2**28
 MOST_ELEMENTS = 65536
 """More than any table of layers, heads or positions that decides how a model is built."""
 
-_IN_PLACE = ("_fused_sgd_",)
-"""Operators that return nothing and that PyTorch 2.13 has no form without values for."""
 _FACTORIES = aten("arange linspace logspace full scalar_tensor")
 
 _AUTOCAST = "AutocastCPU"
@@ -69,14 +67,13 @@ def fake_device(options: StepOptions) -> Iterator[RoutingMode]:
     """
     with (
         without_earlier_objects(),
-        _default_dtype(options.dtype),
-        _rounded_products(options.tf32),
-        _shapes_only(),
+        _number_formats(options),
+        # Operators without a shape function would be run on real zeros.
+        mock.patch.object(fake_tensor, "run_fallback_kernel", _refuse_large),
         RoutingMode(options) as routing,
         routing.following(),
-        device_operators(options.attention),
-        fused_operators(),
-        _casts_of_cuda(),
+        _operators_of_cuda(options.attention),
+        attention_kernels(options.attention),
         lists_in_optimizers(),
         _mixed_precision_of_cuda(),
         # This initialization draws until all values fit a range: it would ask for values.
@@ -158,12 +155,7 @@ def _mixed_precision_of_cuda() -> Iterator[None]:
 @contextmanager
 def on_device(options: StepOptions, device: str = CUDA) -> Iterator[None]:
     """Make tensors on a device, in the format of the options, and run attention as they say."""
-    with (
-        _default_dtype(options.dtype),
-        _rounded_products(options.tf32),
-        torch.device(device),
-        attention_kernels(options.attention),
-    ):
+    with _number_formats(options), torch.device(device), attention_kernels(options.attention):
         yield
 
 
@@ -175,35 +167,17 @@ def require_cuda() -> str:
 
 
 @contextmanager
-def _default_dtype(name: str) -> Iterator[None]:
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(getattr(torch, name))
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(previous)
-
-
-@contextmanager
-def _rounded_products(tf32: bool) -> Iterator[None]:
-    """Let tensor cores round float32 matrix products, if asked to, while open."""
-    previous = torch.get_float32_matmul_precision()
-    if tf32:
+def _number_formats(options: StepOptions) -> Iterator[None]:
+    """Make tensors in the format of the options, and let tensor cores round products if they say so."""
+    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    torch.set_default_dtype(getattr(torch, options.dtype))
+    if options.tf32:
         torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(previous)
-
-
-@contextmanager
-def _shapes_only() -> Iterator[None]:
-    """Make operators that would be run on real zeros, for want of a shape function, refuse large ones."""
-    with torch.library._scoped_library("aten", "IMPL") as library:
-        for name in _IN_PLACE:
-            library.impl(name, lambda *_, **__: None, "Meta")
-        with mock.patch.object(fake_tensor, "run_fallback_kernel", _refuse_large):
-            yield
+        torch.set_default_dtype(dtype)
+        torch.set_float32_matmul_precision(precision)
 
 
 def _refuse_large(mode: Any, func: Any, flat_args: Sequence[Any], *others: Any) -> Any:
@@ -251,28 +225,34 @@ class _KnownValues(TorchDispatchMode):  # type: ignore[misc]
 
 
 @contextmanager
-def _casts_of_cuda() -> Iterator[None]:
-    """Make ``torch.autocast`` of CPUs cast to float32 what it does on CUDA devices, while open.
+def _operators_of_cuda(attention: str) -> Iterator[None]:
+    """Make CPU tensors take the operators of a CUDA device while open.
 
-    CPUs cast other operators. What CUDA casts to the lower format, CPUs cast too.
+    ``torch.autocast`` casts to float32 what it does there, where CPUs cast other operators. What CUDA casts
+    to the lower format, CPUs cast too. ``_fused_sgd_`` returns nothing, and PyTorch 2.13 has no form of it
+    without values.
     """
+    forms: dict[str, Mapping[str, Callable[..., Any]]] = {
+        "AutogradCPU": {**attention_forms(attention), **FUSED_FORMS},
+        "Meta": {**SHAPES, "_fused_sgd_": lambda *_, **__: None},
+        _AUTOCAST: {
+            name: partial(_in_float32, name)
+            for name in _TO_FLOAT32.split()
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", _AUTOCAST)
+        },
+    }
     with torch.library._scoped_library("aten", "IMPL") as library:
-        for name in _TO_FLOAT32.split():
-            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", _AUTOCAST):
-                library.impl(name, partial(_in_float32, _overload(name)), _AUTOCAST)
+        for key, by_name in forms.items():
+            for name, form in by_name.items():
+                library.impl(name, form, key)
         yield
 
 
-def _overload(name: str) -> Any:
+def _in_float32(name: str, *args: Any, **kwargs: Any) -> Any:
     base, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, base), overload or "default")
-
-
-def _in_float32(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    operator = getattr(getattr(torch.ops.aten, base), overload or "default")
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
-        args, kwargs = tree_map_only(torch.Tensor, _to_float32, (args, kwargs))
+        args, kwargs = tree_map_only(
+            torch.Tensor, lambda one: one.float() if one.dtype in _HALVES else one, (args, kwargs)
+        )
         return operator(*args, **kwargs)
-
-
-def _to_float32(tensor: Any) -> Any:
-    return tensor.float() if tensor.dtype in _HALVES else tensor

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from diffusers import UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
+from torch.nn.functional import mse_loss
 
 from g10sim.capture.known_models import CONFIGURATION, Described, known_models, lay_over, local
 from g10sim.capture.options import Sizes, StepOptions
@@ -75,9 +76,7 @@ def _described(name: str) -> Described:
             f"{CONFIGURATION}"
         )
     if found.data[_CLASS] != UNet2DConditionModel.__name__:
-        raise ConfigError(
-            f"{found.place}: {_CLASS}: found {found.data[_CLASS]}; allowed: {UNet2DConditionModel.__name__}"
-        )
+        raise ConfigError.at(f"{found.place}: {_CLASS}", found.data[_CLASS], UNet2DConditionModel.__name__)
     return found
 
 
@@ -85,9 +84,8 @@ def _check_key(found: Described, setting: str) -> None:
     key = setting.partition("=")[0]
     known = [name for name in inspect.signature(UNet2DConditionModel).parameters if name != "kwargs"]
     if key not in known:
-        raise ConfigError(
-            f"{found.place}: --set {setting}: found no such key{nearest(key, known, 0.6)}; "
-            f"allowed: {choices_text(known)}"
+        raise ConfigError.at(
+            f"{found.place}: --set {setting}", f"no such key{nearest(key, known, 0.6)}", choices_text(known)
         )
 
 
@@ -121,13 +119,10 @@ def _model(data: dict[str, Any], samples: int, latents: int, options: StepOption
             "text_embeds": torch.randn(samples, width),
             "time_ids": torch.zeros(samples, _TIMES),
         }
-    return Model(network, inputs, _square_error, torch.randn(samples, configuration.out_channels, *shape[2:]))
+    noise = torch.randn(samples, configuration.out_channels, *shape[2:])
+    return Model(network, inputs, lambda output, noise: mse_loss(output.sample, noise), noise)
 
 
 def _text_width(configuration: Any) -> int:
     width = configuration.cross_attention_dim
     return int(width if isinstance(width, int) else width[0])
-
-
-def _square_error(output: Any, noise: Any) -> Any:
-    return torch.nn.functional.mse_loss(output.sample, noise)

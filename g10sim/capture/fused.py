@@ -6,26 +6,21 @@ cuDNN each way for all of them) and cells of recurrent networks (``_thnn_fused_l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from g10sim.capture.attention import NAMESPACE, never_computed
+from g10sim.capture.attention import operator
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 _GRU_WORKSPACE = 5
 """Values that a fused GRU cell keeps for each of its states (PyTorch, aten/src/ATen/native/cuda/RNN.cu)."""
 
 
-def _operator(name: str, schema: str) -> Any:
-    return torch.library.custom_op(f"{NAMESPACE}::{name}", never_computed, mutates_args=(), schema=schema)
-
-
-_rms_norm = _operator("rms_norm", "(Tensor input, int[] shape, Tensor? weight) -> (Tensor, Tensor)")
-_rms_norm_backward = _operator(
+_rms_norm = operator("rms_norm", "(Tensor input, int[] shape, Tensor? weight) -> (Tensor, Tensor)")
+_rms_norm_backward = operator(
     "rms_norm_backward",
     "(Tensor gradient, Tensor input, Tensor denominators, int[] shape, Tensor? weight) -> (Tensor, Tensor)",
 )
@@ -36,9 +31,7 @@ def _rms_norm_shapes(tensor: Any, shape: Sequence[int], weight: Any) -> tuple[An
     return torch.empty_like(tensor), tensor.new_empty((*rows, *[1] * len(shape)), dtype=torch.float32)
 
 
-def _rms_norm_backward_shapes(
-    gradient: Any, tensor: Any, denominators: Any, shape: Sequence[int], weight: Any
-) -> tuple[Any, Any]:
+def _rms_norm_backward_shapes(_: Any, tensor: Any, __: Any, ___: Any, weight: Any) -> tuple[Any, Any]:
     return torch.empty_like(tensor), tensor.new_empty(0) if weight is None else torch.empty_like(weight)
 
 
@@ -59,12 +52,12 @@ _rms_norm_backward.register_fake(_rms_norm_backward_shapes)
 _rms_norm.register_autograd(_differentiate_rms_norm, setup_context=_keep_rms_norm)
 
 
-_recurrent = _operator(
+_recurrent = operator(
     "recurrent",
     "(Tensor sequence, Tensor[] states, Tensor[] weights, int gates, int ways, bool train)"
     " -> (Tensor, Tensor[], Tensor)",
 )
-_recurrent_backward = _operator(
+_recurrent_backward = operator(
     "recurrent_backward",
     "(Tensor gradient, Tensor sequence, Tensor[] states, Tensor[] weights, Tensor output, Tensor reserve,"
     " int gates, int ways) -> (Tensor, Tensor[], Tensor[])",
@@ -81,7 +74,7 @@ def _recurrent_shapes(
 
 
 def _recurrent_backward_shapes(
-    gradient: Any, sequence: Any, states: Sequence[Any], weights: Sequence[Any], *_: Any
+    _: Any, sequence: Any, states: Sequence[Any], weights: Sequence[Any], *__: Any
 ) -> tuple[Any, list[Any], list[Any]]:
     of_states, of_weights = ([torch.empty_like(one) for one in group] for group in (states, weights))
     return torch.empty_like(sequence), of_states, of_weights
@@ -105,18 +98,8 @@ _recurrent_backward.register_fake(_recurrent_backward_shapes)
 _recurrent.register_autograd(_differentiate_recurrent, setup_context=_keep_recurrent)
 
 
-def _layers(
-    gates: int,
-    sequence: Any,
-    states: Any,
-    weights: Sequence[Any],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Any, ...]:
+def _layers(gates: int, sequence: Any, states: Any, weights: Sequence[Any], *options: Any) -> tuple[Any, ...]:
+    _has_biases, _num_layers, _dropout, train, bidirectional, batch_first = options
     if batch_first:
         sequence = sequence.transpose(0, 1)
     given = [states] if isinstance(states, torch.Tensor) else list(states)
@@ -173,18 +156,15 @@ def _gru_cell_backward_shapes(gradient: Any, workspace: Any, has_bias: bool) -> 
     return (*gates, torch.empty_like(gradient), *biases)
 
 
-@contextmanager
-def fused_operators() -> Iterator[None]:
-    """Make CPU tensors take these operators while the context is open."""
-    forms: dict[str, Callable[..., Any]] = {
-        "rms_norm": lambda tensor, shape, weight=None, eps=None: _rms_norm(tensor, list(shape), weight)[0],
-        "lstm_cell": _lstm_cell,
-        "gru_cell": _gru_cell,
-        **{f"{name}.input": partial(_layers, gates) for name, gates in _GATES.items()},
-    }
-    with torch.library._scoped_library("aten", "IMPL") as library:
-        for name, form in forms.items():
-            library.impl(name, form, "AutogradCPU")
-        library.impl("_thnn_fused_gru_cell", _gru_cell_shapes, "Meta")
-        library.impl("_thnn_fused_gru_cell_backward", _gru_cell_backward_shapes, "Meta")
-        yield
+FUSED_FORMS: Mapping[str, Callable[..., Any]] = {
+    "rms_norm": lambda tensor, shape, weight=None, eps=None: _rms_norm(tensor, list(shape), weight)[0],
+    "lstm_cell": _lstm_cell,
+    "gru_cell": _gru_cell,
+    **{f"{name}.input": partial(_layers, gates) for name, gates in _GATES.items()},
+}
+"""These operators, by the name of the CPU's."""
+SHAPES: Mapping[str, Callable[..., Any]] = {
+    "_thnn_fused_gru_cell": _gru_cell_shapes,
+    "_thnn_fused_gru_cell_backward": _gru_cell_backward_shapes,
+}
+"""Shapes of results of operators for which PyTorch has none."""

@@ -8,7 +8,7 @@ halves are treated alike.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from g10sim.errors import ConfigError
 
 _PROMPT = "input_ids"
 _CACHE_NAMES = ("cache", "past_key_values")  # since transformers 5.24, and before
-_CACHES = {"dynamic": "DynamicCache", "static": "StaticCache"}
 
 
 def cache_name(network: Any) -> str:
@@ -57,7 +56,7 @@ class Generation:
         """Check that the model can generate. Raises ConfigError."""
         self.network = model.network.eval()
         self.count = options.generate or 0
-        self._kind = options.cache or "dynamic"
+        self._is_static = options.cache == "static"
         self._workspace_bytes = options.workspace_bytes
         tokens = input_tensors(model.inputs)
         accepted = inspect.signature(self.network.forward).parameters
@@ -84,31 +83,25 @@ class Generation:
 
     def templates(self) -> Iterator[StepTemplate]:
         """Record and yield the pass over the prompt and every step after it."""
-        self._prepare()
-        found = self._templates(
-            Decoding(self.network, self._new_cache(), self.prompt), min(3, self.count + 1)
-        )
-        yield from found
+        preparing = Decoding(self.network, self._new_cache(), self.prompt)
+        for _ in range(2):  # then what lives longer than a step exists
+            preparing.run()
+        decoding = Decoding(self.network, self._new_cache(), self.prompt)
+        yield from (found := self._templates(decoding, min(3, self.count + 1)))
         if self.count > 2:
             yield from self._steps(2, found[2], self.count, self._recorded(self.count))
-
-    def _prepare(self) -> None:
-        """Generate two tokens, so that what lives longer than a step exists."""
-        decoding = Decoding(self.network, self._new_cache(), self.prompt)
-        decoding.run()
-        decoding.run()
 
     def _new_cache(self) -> Any:
         """Return an empty cache: a new one that grows, or the one of full length, whose tensors stay."""
         import transformers
 
-        if self._kind == "static" and self._cache is not None:
+        if not self._is_static:
+            return transformers.DynamicCache(config=self.network.config)
+        if self._cache is not None:
             self._cache.reset()
-            return self._cache
-        sizes: Mapping[str, int] = {}
-        if self._kind == "static":
-            sizes = {"max_cache_len": int(self.prompt.shape[1]) + self.count}
-        self._cache = getattr(transformers, _CACHES[self._kind])(config=self.network.config, **sizes)
+        else:
+            longest = int(self.prompt.shape[1]) + self.count
+            self._cache = transformers.StaticCache(config=self.network.config, max_cache_len=longest)
         return self._cache
 
     def _recorded(self, step: int) -> StepTemplate:

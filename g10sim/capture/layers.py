@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -54,16 +54,12 @@ class LayerTracker:
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow the modules while the context is open."""
-        handles = []
-        for module in self._modules:
-            handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
-            handles.append(module.register_forward_hook(self._leave, always_call=True))
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._running.clear)
+            for module in self._modules:
+                stack.enter_context(module.register_forward_pre_hook(self._enter, prepend=True))
+                stack.enter_context(module.register_forward_hook(self._leave, always_call=True))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            self._running.clear()
 
     def current(self) -> Layer:
         """Return the module of the operator being dispatched now; call it for every operator."""

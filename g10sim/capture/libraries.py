@@ -117,9 +117,7 @@ def timm_builder(name: str, sizes: Sizes, _: StepOptions, __: Sequence[str] = ()
     channels, pixels = published.input_size[0], sizes.image_size or published.input_size[-1]
 
     def network() -> Any:
-        fixed: dict[str, Any] = (
-            {"img_size": pixels} if published.fixed_input_size and sizes.image_size is not None else {}
-        )
+        fixed = {"img_size": pixels} if published.fixed_input_size and sizes.image_size else {}
         return timm.create_model(name, pretrained=False, **fixed)
 
     return partial(_classifier, network, sizes.batch_size, channels, pixels)

@@ -53,7 +53,7 @@ def hold_what_outlives(recorder: Recorder) -> None:
 def _lives(recorder: Recorder) -> Lives:
     """Return the lives of all storages on the device that are used or from before the step."""
     whole = (0, len(recorder.kernels) - 1)
-    before = (record for record in recorder.storages if record.born_in is None and not record.on_host)
+    before = (record for record in recorder.storages if record.phase is None and not record.on_host)
     return {**_uses(recorder), **dict.fromkeys(before, whole)}
 
 

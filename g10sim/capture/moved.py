@@ -24,34 +24,20 @@ _PUT = aten("index_put _index_put_impl")
 _ACCUMULATE = 3
 _COPIED = aten("scatter index_copy")
 _SCATTERED = _PUT | _COPIED | aten("scatter_add index_add")
-_SHAPES_ONLY = {
-    "aten::nll_loss_backward": (1,),
-    "aten::nll_loss2d_backward": (1,),
-    "aten::max_pool2d_with_indices_backward": (1,),
-    "aten::max_pool3d_with_indices_backward": (1,),
-    "aten::adaptive_max_pool2d_backward": (1,),
-    "aten::adaptive_max_pool3d_backward": (1,),
-    "aten::avg_pool2d_backward": (1,),
-    "aten::avg_pool3d_backward": (1,),
-    "aten::_adaptive_avg_pool2d_backward": (1,),
-    "aten::_adaptive_avg_pool3d_backward": (1,),
-    "aten::new_zeros": (0,),
-    "aten::new_ones": (0,),
-    "aten::new_full": (0,),
-    **{f"aten::{kind}_like": (0,) for kind in ("zeros", "ones", "full", "rand", "randn", "randint")},
-}
-"""Positions of tensors of which an operator takes nothing but shape and type (PyTorch,
+_MADE_LIKE = "new_zeros new_ones new_full zeros_like ones_like full_like rand_like randn_like randint_like"
+_SPREAD_GRADIENTS = """
+    nll_loss_backward nll_loss2d_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward
+    adaptive_max_pool2d_backward adaptive_max_pool3d_backward avg_pool2d_backward avg_pool3d_backward
+    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
+"""
+_SHAPE_ONLY = dict.fromkeys(aten(_MADE_LIKE), 0) | dict.fromkeys(aten(_SPREAD_GRADIENTS), 1)
+"""Position of the tensor of which an operator takes nothing but shape and type (PyTorch,
 aten/src/ATen/native/cuda/NLLLoss.cu, DilatedMaxPool2d.cu, AveragePool2d.cu; native/TensorFactories.cpp)."""
-_READ_TWICE = {
-    "native_batch_norm": (0,),
-    "cudnn_batch_norm": (0,),
-    "native_group_norm": (0,),
-    "native_batch_norm_backward": (0, 1),
-    "cudnn_batch_norm_backward": (0, 1),
-    "native_group_norm_backward": (0, 1),
-    "native_layer_norm_backward": (0, 1),
-    "_fused_rms_norm_backward": (0, 1),
-    "rms_norm_backward": (0, 1),
+_NORMALIZED = ("native_batch_norm", "cudnn_batch_norm", "native_group_norm")
+_OTHERS = ("native_layer_norm", "_fused_rms_norm", "rms_norm")
+_READ_TWICE: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(_NORMALIZED, (0,)),
+    **{f"{name}_backward": (0, 1) for name in (*_NORMALIZED, *_OTHERS)},
 }
 """Positions of tensors that a normalization passes over twice: for sums, and for what follows from them
 (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh, group_norm_kernel.cu, layer_norm_kernel.cu)."""
@@ -100,7 +86,7 @@ def read_bytes(func: Any, tensors: Sequence[Any], position: int, written_bytes: 
     A look-up reads the rows it returns, at least a memory sector for each index, and not the table.
     """
     whole = touched_bytes(tensors[position])
-    if position in _SHAPES_ONLY.get(func._schema.name, ()):
+    if position == _SHAPE_ONLY.get(func._schema.name):
         return 0
     if position or func._schema.name not in _GATHERED:
         return whole
@@ -138,17 +124,13 @@ def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
     return min(whole, values or places)
 
 
-def _replaces(func: Any, args: Sequence[Any]) -> bool:
-    """Return True if a scatter puts its values in place of those that are there instead of adding them up."""
-    name = func._schema.name.removesuffix("_")
-    if name in _PUT:
-        return not any(args[_ACCUMULATE : _ACCUMULATE + 1])
-    return name in _COPIED and "reduce" not in func._schema.overload_name
-
-
 def kept_bytes(func: Any, args: Sequence[Any], tensors: Sequence[Any], target: Any) -> int:
-    """Bytes of ``target`` that an in-place operator reads to change them."""
-    return 0 if _replaces(func, args) else mutated_bytes(func, tensors, target)
+    """Bytes of ``target`` that an in-place operator reads to change them; none if it replaces them."""
+    name = func._schema.name.removesuffix("_")
+    replaces = name in _COPIED and "reduce" not in func._schema.overload_name
+    if name in _PUT:
+        replaces = not any(args[_ACCUMULATE : _ACCUMULATE + 1])
+    return 0 if replaces else mutated_bytes(func, tensors, target)
 
 
 def mutated_tensors(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[set[int], set[int]]:

@@ -10,11 +10,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
-from g10sim.capture.fused import (
-    recurrent_backward_flops,
-    recurrent_flops,
-    waiting_steps,
-)
+from g10sim.capture.fused import recurrent_backward_flops, recurrent_flops, waiting_steps
 from g10sim.importers.aten import ALLOCATIONS, aten, short_name
 from g10sim.trace.work import COMPUTING, NumberFormat, OperatorClass
 
@@ -23,19 +19,10 @@ LOOK = "aten::_local_scalar_dense"
 
 NO_KERNELS = (
     ALLOCATIONS
-    | aten(
-        """
-        _unsafe_view alias detach is_same_size lift lift_fresh record_stream resize_ set_
-        size stride sym_numel sym_size sym_storage_offset sym_stride
-        """
-    )
-    | {
-        LOOK,
-        "prim::device",
-        "prim::layout",
-        "profiler::_record_function_enter_new",
-        "profiler::_record_function_exit",
-    }
+    | aten("_unsafe_view alias detach is_same_size lift lift_fresh record_stream resize_ set_ size stride")
+    | aten("sym_numel sym_size sym_storage_offset sym_stride")
+    | {LOOK, "prim::device", "prim::layout"}
+    | {"profiler::_record_function_enter_new", "profiler::_record_function_exit"}
 )
 """Operators that launch nothing; views need no entry: their results share storage and they write nothing."""
 
@@ -168,11 +155,10 @@ def operator_class(func: Any) -> OperatorClass:
 
 def _functional_tags(func: Any, name: str) -> Sequence[Any]:
     """Tags of the form that returns a new tensor: in-place forms lack some of them."""
+    if not name.endswith("_"):
+        return ()
     packet = getattr(getattr(torch.ops, func.namespace), name.rstrip("_"), None)
-    overload = (
-        getattr(packet, func._overloadname, None) if packet is not None and name.endswith("_") else None
-    )
-    return overload.tags if overload is not None else ()
+    return getattr(getattr(packet, func._overloadname, None), "tags", ())
 
 
 def was_called(func: Any) -> bool:

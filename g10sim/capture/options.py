@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, ValidationError, model_validator
 
 from g10sim.config.problems import describe
 from g10sim.config.quantities import Spec
@@ -22,7 +22,7 @@ Cache: TypeAlias = Literal["dynamic", "static"]
 Attention: TypeAlias = Literal["fused", "eager"]
 
 _DEFAULT_OPTIMIZER = "adamw"
-_TRAINING_ONLY = ("master_weights", "optimizer", "optimizer_form", "momentum", "activation_checkpointing")
+TRAINING_ONLY = ("master_weights", "optimizer", "optimizer_form", "momentum", "activation_checkpointing")
 GROUPED = "grouped"
 ROUTED_TOKENS = "routed_tokens"
 """Key of a trace's ``origin``: the tokens of each expert, a row for each router in the order they run."""
@@ -46,113 +46,99 @@ class StepOptions(Spec):
     layers of libraries as they are.
     """
 
-    dtype: Dtype = Field("float32", description="Format of weights, inputs and activations.")
-    autocast: Annotated[Autocast | None, Otherwise("none")] = Field(
-        None, description="Mixed precision: weights in float32, products cast to this."
-    )
-    master_weights: bool = Field(False, description="The optimizer updates float32 copies of 16-bit weights.")
-    optimizer: Annotated[Optimizer | None, Otherwise(_DEFAULT_OPTIMIZER)] = Field(
-        None, description="Optimizer, with PyTorch's settings."
-    )
-    optimizer_form: Annotated[OptimizerForm | None, Otherwise("fused")] = Field(
-        None, description="One kernel for all operations of the optimizer, or one for each."
-    )
-    momentum: Annotated[float | None, Otherwise("0")] = Field(None, description="Momentum of sgd.")
-    attention: Attention = Field(
-        "fused", description="Attention as one kernel, or with scores and softmax as tensors."
-    )
-    activation_checkpointing: bool = Field(
-        False, description="Keep inputs of blocks only, and run blocks again in backward."
-    )
-    cudnn_pooling: bool = Field(
-        False, description="Max pooling keeps no indices, its gradient reads its output."
-    )
-    channels_last: bool = Field(False, description="Weights and images lie in memory channels last, as NHWC.")
-    tf32: bool = Field(False, description="Tensor cores may round float32 matrix products to tf32.")
-    cuda_graph: bool = Field(
-        False, description="A CUDA graph replays the step: no kernel waits for the host."
-    )
-    inference: bool = Field(False, description="A forward pass in evaluation mode, without gradients.")
-    steps: int = Field(1, description="Steps in the trace, one after the other.")
-    workspace: Annotated[str | None, Otherwise("none")] = Field(
-        None, description="Scratch space of each product, such as '8 MiB'."
-    )
-    generate: Annotated[int | None, Otherwise("none")] = Field(
-        None, description="Tokens that a language model generates, one after another."
-    )
-    cache: Annotated[Cache | None, Otherwise("dynamic")] = Field(
-        None, description="Keys and values with --generate: grow by a copy, or have full length."
-    )
-    routing: Annotated[str | None, Otherwise("uniform for hf:, none for one's own")] = Field(
-        None, description="Experts of tokens: uniform, zipf:EXPONENT, grouped, or a file."
-    )
-    routing_seed: Annotated[int | None, Otherwise("0")] = Field(
-        None, description="Seed of a routing that is drawn."
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    dtype: Dtype = "float32"
+    """Format of weights, inputs and activations."""
+    autocast: Annotated[Autocast | None, Otherwise("none")] = None
+    """Mixed precision: weights in float32, products cast to this."""
+    master_weights: bool = False
+    """The optimizer updates float32 copies of 16-bit weights."""
+    optimizer: Annotated[Optimizer | None, Otherwise(_DEFAULT_OPTIMIZER)] = None
+    """Optimizer, with PyTorch's settings."""
+    optimizer_form: Annotated[OptimizerForm | None, Otherwise("fused")] = None
+    """One kernel for all operations of the optimizer, or one for each."""
+    momentum: Annotated[float | None, Otherwise("0")] = None
+    """Momentum of sgd."""
+    attention: Attention = "fused"
+    """Attention as one kernel, or with scores and softmax as tensors."""
+    activation_checkpointing: bool = False
+    """Keep inputs of blocks only, and run blocks again in backward."""
+    cudnn_pooling: bool = False
+    """Max pooling keeps no indices, its gradient reads its output."""
+    channels_last: bool = False
+    """Weights and images lie in memory channels last, as NHWC."""
+    tf32: bool = False
+    """Tensor cores may round float32 matrix products to tf32."""
+    cuda_graph: bool = False
+    """A CUDA graph replays the step: no kernel waits for the host."""
+    inference: bool = False
+    """A forward pass in evaluation mode, without gradients."""
+    steps: int = 1
+    """Steps in the trace, one after the other."""
+    workspace: Annotated[str | None, Otherwise("none")] = None
+    """Scratch space of each product, such as '8 MiB'."""
+    generate: Annotated[int | None, Otherwise("none")] = None
+    """Tokens that a language model generates, one after another."""
+    cache: Annotated[Cache | None, Otherwise("dynamic")] = None
+    """Keys and values with --generate: grow by a copy, or have full length."""
+    routing: Annotated[str | None, Otherwise("uniform for hf:, none for one's own")] = None
+    """Experts of tokens: uniform, zipf:EXPONENT, grouped, or a file."""
+    routing_seed: Annotated[int | None, Otherwise("0")] = None
+    """Seed of a routing that is drawn."""
 
     @model_validator(mode="after")
     def _consistent(self) -> StepOptions:
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterator[str]:
         if self.autocast is not None and self.dtype != "float32":
-            raise ValueError(
-                f"autocast: found {self.autocast} with dtype {self.dtype}; allowed: dtype float32"
-            )
+            yield f"autocast: found {self.autocast} with dtype {self.dtype}; allowed: dtype float32"
         if self.master_weights and self.dtype not in _SHORT:
-            raise ValueError(
-                f"master_weights: found dtype {self.dtype}; allowed: dtype {' or '.join(_SHORT)}"
-            )
+            yield f"master_weights: found dtype {self.dtype}; allowed: dtype {' or '.join(_SHORT)}"
         if self.steps < 1:
-            raise ValueError(f"steps: found {self.steps}; allowed: at least 1")
-        self._check_generation()
-        for name in _TRAINING_ONLY if self.inference else ():
+            yield f"steps: found {self.steps}; allowed: at least 1"
+        yield from self._generation_problems()
+        for name in TRAINING_ONLY if self.inference else ():
             if getattr(self, name):
-                raise ValueError(f"{name}: found {getattr(self, name)} in inference; allowed: training")
-        if self.momentum is not None:
-            self._check_momentum(self.momentum)
+                yield f"{name}: found {getattr(self, name)} in inference; allowed: training"
+        if self.momentum is not None and self.optimizer != "sgd":
+            found = f"momentum: found {self.momentum} with optimizer {self.trained_with}"
+            yield f"{found}; allowed: optimizer sgd"
+        yield from self._number_problems()
+
+    def _generation_problems(self) -> Iterator[str]:
+        if self.generate is None:
+            if self.cache is not None:
+                yield f"cache: found {self.cache} without generate; allowed: with generate"
+            return
+        if self.generate < 1:
+            yield f"generate: found {self.generate}; allowed: at least 1"
+        if not self.inference:
+            yield f"generate: found {self.generate} in training; allowed: inference"
+        if self.steps > 1:
+            yield f"steps: found {self.steps} with generate; allowed: 1"
+
+    def _number_problems(self) -> Iterator[str]:
+        if self.momentum is not None and not 0 <= self.momentum < 1:
+            yield f"momentum: found {self.momentum}; allowed: at least 0 and less than 1"
         try:
             _ = self.workspace_bytes
         except ValueError as error:
-            raise ValueError(f"workspace: {error}") from None
-        self._check_routing()
-        return self
-
-    def _check_routing(self) -> None:
-        if self.routing is None or not self.routing.startswith(f"{_ZIPF}:"):
-            drawn = self.routing is None or self.routing in (_UNIFORM, _ZIPF)
-        else:
-            drawn = True
-            try:
-                usable = 0 <= self.routing_exponent < _MOST_EXPONENT
-            except ValueError:
-                usable = False
-            if not usable:
-                raise ValueError(
-                    f"routing: found {self.routing}; allowed: zipf:EXPONENT with a "
-                    f"number from 0 to {_MOST_EXPONENT}"
-                )
-        if self.routing_seed is not None and (self.routing_seed < 0 or not drawn or self.routing == GROUPED):
-            raise ValueError(
-                f"routing_seed: found {self.routing_seed} with routing {self.routing}; "
-                "allowed: at least 0, with a routing that is drawn"
-            )
-
-    def _check_generation(self) -> None:
-        if self.generate is None:
-            if self.cache is not None:
-                raise ValueError(f"cache: found {self.cache} without generate; allowed: with generate")
-            return
-        if self.generate < 1:
-            raise ValueError(f"generate: found {self.generate}; allowed: at least 1")
-        if not self.inference:
-            raise ValueError(f"generate: found {self.generate} in training; allowed: inference")
-        if self.steps > 1:
-            raise ValueError(f"steps: found {self.steps} with generate; allowed: 1")
-
-    def _check_momentum(self, momentum: float) -> None:
-        if self.optimizer != "sgd":
-            found = f"momentum: found {momentum} with optimizer {self.trained_with}"
-            raise ValueError(f"{found}; allowed: optimizer sgd")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum: found {momentum}; allowed: at least 0 and less than 1")
+            yield f"workspace: {error}"
+        try:
+            usable = 0 <= self.routing_exponent < _MOST_EXPONENT
+        except ValueError:
+            usable = False
+        if not usable:
+            allowed = f"zipf:EXPONENT with a number from 0 to {_MOST_EXPONENT}"
+            yield f"routing: found {self.routing}; allowed: {allowed}"
+        drawn = self.routing in (None, _UNIFORM, _ZIPF) or str(self.routing).startswith(f"{_ZIPF}:")
+        if self.routing_seed is not None and (self.routing_seed < 0 or not drawn):
+            found = f"routing_seed: found {self.routing_seed} with routing {self.routing}"
+            yield f"{found}; allowed: at least 0, with a routing that is drawn"
 
     @property
     def trained_with(self) -> str:
@@ -197,9 +183,8 @@ class StepOptions(Spec):
             found = getattr(self, option)
             if found is not None and found not in formats:
                 rest = choices_text([choice for choice in allowed if choice in formats])
-                raise ConfigError(
-                    f"{option}: found {found}, for which GPU '{name}' has no peak rate; "
-                    f"allowed: {rest or 'none'}"
+                raise ConfigError.at(
+                    option, f"{found}, for which GPU '{name}' has no peak rate", rest or "none"
                 )
 
     def given(self) -> dict[str, Any]:
@@ -241,6 +226,4 @@ class Sizes:
         wrong, right = ("seq_len", "image_size") if kind == "images" else ("image_size", "seq_len")
         found = getattr(self, wrong)
         if found is not None:
-            raise ConfigError(
-                f"{source}: found {flag(wrong)} {found} for a model of {kind}; allowed: {flag(right)}"
-            )
+            raise ConfigError.at(source, f"{flag(wrong)} {found} for a model of {kind}", flag(right))

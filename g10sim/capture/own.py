@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType, FunctionType, MethodType
@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from g10sim.capture.compiling import is_compiled
 from g10sim.capture.devices import known_values
-from g10sim.capture.options import StepOptions, flag
+from g10sim.capture.options import TRAINING_ONLY, StepOptions, flag
 from g10sim.capture.recording import Parts
 from g10sim.capture.refusal import refuse_engines
 from g10sim.errors import ConfigError
@@ -61,23 +61,10 @@ class OwnStep:
         self._shapes: list[str] = []
 
     def run(self) -> None:
-        """Run the step once. Raises ConfigError where a generator has ended."""
-        with self._noting_shapes():
-            self._run()
-        self._done += 1
+        """Run the step once, and note the shape of the first tensor that its first network is called with.
 
-    def _run(self) -> None:
-        if not inspect.isgenerator(self._made):
-            self._made()
-        elif next(self._made, _ENDED) is _ENDED:
-            raise ConfigError(
-                f"{place(self._made)}: found a generator that ended after {self._done} steps; allowed: one "
-                f"that yields after each of {self._options.steps + 1} steps (the first is not recorded)"
-            )
-
-    @contextmanager
-    def _noting_shapes(self) -> Iterator[None]:
-        """Note the shape of the first tensor that the first network is called with."""
+        Raises ConfigError where a generator has ended.
+        """
         done = len(self._shapes)
 
         def call(_: Any, given: tuple[Any, ...]) -> None:
@@ -85,11 +72,16 @@ class OwnStep:
             if tensor is not None and len(self._shapes) == done:
                 self._shapes.append(" x ".join(map(str, tensor.shape)))
 
-        handle = register_module_forward_pre_hook(call)
-        try:
-            yield
-        finally:
-            handle.remove()
+        with register_module_forward_pre_hook(call):
+            if not inspect.isgenerator(self._made):
+                self._made()
+            elif next(self._made, _ENDED) is _ENDED:
+                raise ConfigError(
+                    f"{place(self._made)}: found a generator that ended after {self._done} steps; allowed: "
+                    f"one that yields after each of {self._options.steps + 1} steps (the first is not "
+                    "recorded)"
+                )
+        self._done += 1
 
     @property
     def is_compiled(self) -> bool:
@@ -101,9 +93,21 @@ class OwnStep:
 
         A generator builds its networks first, so that values which follow from numbers alone are known.
         """
-        if not inspect.isgenerator(self._made):
+
+        def call(network: Any, *_: Any) -> None:
+            self._networks[id(network)] = network
+
+        def update(optimizer: Any, *_: Any) -> None:
+            self._optimizers[id(optimizer)] = optimizer
+
+        builds = inspect.isgenerator(self._made)
+        if not builds:
             refuse_engines(place(self._made), _variables(self._made).values())
-        with self._noticing(), known_values() if inspect.isgenerator(self._made) else nullcontext():
+        with (
+            register_module_forward_pre_hook(call),
+            register_optimizer_step_pre_hook(update),
+            known_values() if builds else nullcontext(),
+        ):
             self.run()
 
     def said(self) -> dict[str, str]:
@@ -120,21 +124,6 @@ class OwnStep:
         if set(recorded) - {first}:
             found["inputs_of_the_first_step"] = first
         return found | {"parameters": str(sum(weight.numel() for weight in counted.values()))}
-
-    @contextmanager
-    def _noticing(self) -> Iterator[None]:
-        def call(network: Any, *_: Any) -> None:
-            self._networks[id(network)] = network
-
-        def update(optimizer: Any, *_: Any) -> None:
-            self._optimizers[id(optimizer)] = optimizer
-
-        handles = register_module_forward_pre_hook(call), register_optimizer_step_pre_hook(update)
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def parts(self) -> Parts:
         """Return what the step is made of, once it has run."""
@@ -168,16 +157,7 @@ class OwnStep:
 
 _ENDED = object()
 _TAKEN = ("dtype", "attention", "steps", "workspace", "tf32", "cuda_graph")
-_ITS_OWN = (
-    "autocast",
-    "master_weights",
-    "optimizer",
-    "optimizer_form",
-    "momentum",
-    "activation_checkpointing",
-    "channels_last",
-    "inference",
-)
+_ITS_OWN = ("autocast", *TRAINING_ONLY, "channels_last", "inference")
 
 
 def place(made: Any) -> str:

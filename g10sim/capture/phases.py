@@ -19,11 +19,7 @@ from g10sim.trace.model import Phase
 class Phased(Protocol):
     """A storage or a kernel: both belong to a phase."""
 
-    def move_to(self, phase: Phase) -> None:
-        """Change the phase that it belongs to."""
-
-    def updates_weights(self) -> bool:
-        """Return True if it is a kernel that writes a weight."""
+    phase: Any
 
 
 @dataclass(slots=True)
@@ -64,13 +60,9 @@ class PhaseTracker:
             for name, accumulates in (("backward", True), ("grad", False)):
                 function = self._backward_pass(getattr(torch.autograd, name), accumulates)
                 stack.enter_context(mock.patch.object(torch.autograd, name, function))
-            handles = (
-                register_optimizer_step_pre_hook(self._begin_update),
-                register_optimizer_step_post_hook(self._end_update),
-                register_module_forward_pre_hook(self._call_module),
-            )
-            for handle in handles:
-                stack.callback(handle.remove)
+            stack.enter_context(register_optimizer_step_pre_hook(self._begin_update))
+            stack.enter_context(register_optimizer_step_post_hook(self._end_update))
+            stack.enter_context(register_module_forward_pre_hook(self._call_module))
             yield
 
     def begin_step(self) -> None:
@@ -89,11 +81,11 @@ class PhaseTracker:
             self._begin_forward()
         return Phase.FORWARD if self._gap is None else Phase.OPTIMIZER
 
-    def note(self, found: Phased) -> None:
+    def note(self, found: Phased, *, updates_weights: bool = False) -> None:
         """Note what has been made of an operator, for its phase may be known only later."""
         if self._gap is not None and not self._inside:
             self._gap.found.append(found)
-            self._gap.updated |= found.updates_weights()
+            self._gap.updated |= updates_weights
 
     def _backward_pass(self, run: Callable[..., Any], accumulates: bool) -> Callable[..., Any]:
         @wraps(run)
@@ -133,7 +125,7 @@ class PhaseTracker:
         gap, self._gap = self._gap, None
         if gap is not None and not gap.updated:
             for found in gap.found:
-                found.move_to(Phase.FORWARD)
+                found.phase = Phase.FORWARD
 
 
 def _nodes_made() -> int:

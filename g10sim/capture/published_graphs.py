@@ -133,15 +133,10 @@ class _Layer(nn.Module):  # type: ignore[misc]
 
 
 def _encoder(
-    batch: int,
-    tokens: int,
-    width: int,
-    heads: int,
-    two: nn.Parameter,
-    activation: nn.Module,
-    norm_first: bool,
+    shape: tuple[int, int, int], heads: int, two: nn.Parameter, activation: nn.Module, *, norm_first: bool
 ) -> nn.Sequential:
-    shape, scale = (batch, tokens, width), _full(batch, heads, tokens, tokens)
+    batch, tokens, width = shape
+    scale = _full(batch, heads, tokens, tokens)
     layers = []
     for _ in range(_LAYERS):
         grow, shrink = _Biased(batch, tokens, width, 4 * width), _Biased(batch, tokens, 4 * width, width)
@@ -162,9 +157,7 @@ class _Bert(nn.Module):  # type: ignore[misc]
         two = _full(*shape)
         self.words, self.kinds = nn.Embedding(_BERT_WORDS, _BERT_WIDTH), nn.Embedding(2, _BERT_WIDTH)
         self.places, self.norm = _full(*shape), _Norm(shape, two)
-        self.encoder = _encoder(
-            batch, _BERT_TOKENS, _BERT_WIDTH, _BERT_HEADS, two, _Activation(), norm_first=False
-        )
+        self.encoder = _encoder(shape, _BERT_HEADS, two, _Activation(), norm_first=False)
         self.pooler = nn.Linear(_BERT_WIDTH, _BERT_WIDTH)
 
     def forward(self, words: Any, kinds: Any) -> Any:
@@ -180,7 +173,7 @@ class _Vit(nn.Module):  # type: ignore[misc]
         self.patches = nn.Conv2d(3, _VIT_WIDTH, _VIT_PATCH, _VIT_PATCH)
         self.places, self.token = _full(*shape), nn.Parameter(torch.zeros(1, 1, _VIT_WIDTH))
         gelu = _Gelu((batch, _VIT_TOKENS, 4 * _VIT_WIDTH))
-        self.encoder = _encoder(batch, _VIT_TOKENS, _VIT_WIDTH, _VIT_HEADS, two, gelu, norm_first=True)
+        self.encoder = _encoder(shape, _VIT_HEADS, two, gelu, norm_first=True)
         self.norm, self.head = _Norm(shape, two), nn.Linear(_VIT_WIDTH, _CLASSES)
 
     def forward(self, images: Any) -> Any:

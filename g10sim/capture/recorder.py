@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from g10sim.capture import moved, operators
 from g10sim.capture.layers import Layer, LayerTracker
 from g10sim.capture.phases import PhaseTracker
 from g10sim.importers.aten import short_name
-from g10sim.trace.model import Phase, TensorKind
+from g10sim.trace.model import Kernel, Phase, TensorKind, TimeSource
 from g10sim.trace.work import COMPUTING, KernelCost
 
 
@@ -24,15 +25,15 @@ from g10sim.trace.work import COMPUTING, KernelCost
 class StorageRecord:
     """One allocation from birth to death; views of it are the same storage.
 
-    ``born_in`` is None for a storage that no recorded operator made; ``existed`` tells that it was there
-    before the recording, and not put in by the step itself. ``on_host`` marks scalars that a CUDA device
-    never holds. ``released`` is the number of kernels before the last reference to it, Python's or
+    ``phase`` is that of the operator that made it, None where no recorded one did; ``existed`` tells that it
+    was there before the recording, and not put in by the step itself. ``on_host`` marks scalars that a CUDA
+    device never holds. ``released`` is the number of kernels before the last reference to it, Python's or
     autograd's, was gone; None while there is one. ``outlived`` is the number before the end of the last step
     after which it was still there.
     """
 
     size_bytes: int
-    born_in: Phase | None
+    phase: Phase | None
     name: str = ""
     kind: TensorKind | None = None
     persistent: bool = False
@@ -47,14 +48,6 @@ class StorageRecord:
     def alive(self) -> bool:
         """Return True if it was still there after the recording."""
         return self.released is None
-
-    def move_to(self, phase: Phase) -> None:
-        """Say that another phase made it."""
-        self.born_in = phase
-
-    def updates_weights(self) -> bool:
-        """Tell that it is no kernel."""
-        return False
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -82,13 +75,27 @@ class KernelDraft(KernelCost):
         """Add up what it moves of each storage, and in further passes."""
         self.moved_bytes = sum(self.reads.values()) + sum(self.writes.values()) + self.bytes_again
 
-    def move_to(self, phase: Phase) -> None:
-        """Say that it belongs to another phase."""
-        self.phase = phase
-
-    def updates_weights(self) -> bool:
-        """Return True if it writes a weight."""
-        return any(record.kind is TensorKind.WEIGHT for record in self.writes)
+    def kernel(
+        self, number: int, inputs: tuple[int, ...], outputs: tuple[int, ...], layer: str, micro_batch: int = 0
+    ) -> Kernel:
+        """Return the kernel of a trace, without a duration."""
+        return Kernel(
+            id=number,
+            name=self.operator,
+            duration=0,
+            inputs=inputs,
+            outputs=outputs,
+            phase=self.phase,
+            layer=layer,
+            layer_type=self.layer.kind,
+            flops=self.flops,
+            moved_bytes=self.moved_bytes,
+            time_source=TimeSource.ROOFLINE if self.known_cost else TimeSource.BYTES,
+            operator_class=self.operator_class.value,
+            number_format=self.number_format.value,
+            sizes=self.sizes,
+            micro_batch=micro_batch,
+        )
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -124,26 +131,27 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def remember_what_exists(self) -> None:
         """Note every tensor that is alive: what the step finds of it has contents from before."""
         for found in gc.get_objects():
-            if issubclass(type(found), FakeTensor):
+            if self._may_be_found(found):
                 storage = found.untyped_storage()
-                self._before[storage._cdata] = weakref.ref(storage, self._forgotten(storage._cdata))
+                # The address of one that is gone may come again, for another.
+                forget = partial(self._before.pop, storage._cdata)
+                self._before[storage._cdata] = weakref.ref(storage, forget)
 
-    def _forgotten(self, key: int) -> Callable[[Any], None]:
-        """Return what to do when a storage from before is gone: its address may come again, for another."""
-
-        def forget(_: Any) -> None:
-            self._before.pop(key, None)
-
-        return forget
+    @staticmethod
+    def _may_be_found(found: object) -> bool:
+        return issubclass(type(found), FakeTensor)
 
     def lasting(self) -> dict[StorageRecord, int]:
         """Return the storages from before the recording that are still there, with keys to know them by."""
-        known = ((key, record) for key, record in self._known.items() if record.born_in is None)
         return {
             record: key
-            for key, record in known
-            if (record.persistent or record.existed) and not record.on_host
+            for key, record in self._known.items()
+            if record.phase is None and (record.persistent or record.existed) and not record.on_host
         }
+
+    def used(self) -> dict[StorageRecord, None]:
+        """Return the storages that kernels use, in the order of first uses."""
+        return {record: None for draft in self.kernels for record in (*draft.reads, *draft.writes)}
 
     def describe(self, tensor: Any, kind: TensorKind, name: str, *, persistent: bool = False) -> None:
         """Say what a tensor's storage is; the first description of a storage counts.
@@ -200,6 +208,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._keep(func, args, kwargs)
         if "_foreach_" in name or ("_fused_" in name and moved.mutated_arguments(func)):
             self._record_lists(func, args, kwargs, result, layer)
+        elif name == operators.CONVOLUTION_GRADIENTS:
+            self._record_convolution_gradients(func, args, result, layer)
         else:
             self._record_kernel(func, args, kwargs, result, layer, inputs, outputs)
         return result
@@ -207,7 +217,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def end_step(self) -> None:
         """Note the end of a step, and what is still there."""
         self.ends.append(len(self.kernels))
-        made = [record for record in self._known.values() if record.born_in is not None]
+        made = [record for record in self._known.values() if record.phase is not None]
         if made:
             gc.collect()  # what only a cycle of references keeps does not count
         for record in made:
@@ -221,20 +231,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if record is not None and self.kernels and record not in self.kernels[-1].writes:
                 self.kernels[-1].reads.setdefault(record, 0)
 
-    def _record_of(self, tensor: Any, born_in: Phase | None) -> StorageRecord | None:
+    def _record_of(self, tensor: Any, phase: Phase | None) -> StorageRecord | None:
         """Return the record of a tensor's storage, made at first sight; None for an empty storage."""
         storage = tensor.untyped_storage()
         known = self._known.get(storage._cdata)
         if known is not None or not storage.nbytes():
             return known
-        record = StorageRecord(storage.nbytes(), born_in)
+        record = StorageRecord(storage.nbytes(), phase)
         # A scalar from nowhere is a Python number, which CUDA kernels take by value.
-        record.on_host = born_in is None and tensor.dim() == 0
-        record.existed = born_in is None and storage._cdata in self._before
-        record.watch = weakref.ref(storage, self._farewell(storage._cdata, record))
-        self._known[storage._cdata] = record
+        record.on_host = phase is None and tensor.dim() == 0
+        record.existed = phase is None and storage._cdata in self._before
+        self._watch(storage, record)
         self.storages.append(record)
-        if born_in is not None:
+        if phase is not None:
             self.phases.note(record)
         if not record.on_host:
             self._live_bytes += record.size_bytes
@@ -243,19 +252,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _take_over(self, tensor: Any, result: Any) -> None:
         """Let a result be the storage of the tensor that it is a changed copy of."""
-        record = self._known.pop(tensor.untyped_storage()._cdata)
-        storage = result.untyped_storage()
-        record.watch = weakref.ref(storage, self._farewell(storage._cdata, record))
-        self._known[storage._cdata] = record
+        self._watch(result.untyped_storage(), self._known.pop(tensor.untyped_storage()._cdata))
 
-    def _farewell(self, key: int, record: StorageRecord) -> Any:
+    def _watch(self, storage: Any, record: StorageRecord) -> None:
+        """Know a storage by its address until nothing refers to it."""
+        key = storage._cdata
+
         def release(_: Any) -> None:
             record.released = len(self.kernels)
             self._known.pop(key, None)
             if not record.on_host:
                 self._live_bytes -= record.size_bytes
 
-        return release
+        record.watch = weakref.ref(storage, release)
+        self._known[key] = record
 
     def _draft(self, func: Any, layer: Layer, inputs: Sequence[Any]) -> KernelDraft:
         kind = operators.operator_class(func)
@@ -276,14 +286,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         )
 
     def _record_kernel(
-        self,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        result: Any,
-        layer: Layer,
-        inputs: list[Any],
-        outputs: list[Any],
+        self, func: Any, args: Any, kwargs: Any, result: Any, layer: Layer, inputs: Any, outputs: Any
     ) -> None:
         mutated, overwritten = moved.mutated_tensors(func, args, kwargs)
         if operators.scatters_in_place(func):
@@ -291,20 +294,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             inputs = [result, *inputs[1:]]
         if not outputs and not mutated:
             return
-        if func._schema.name == operators.CONVOLUTION_GRADIENTS:
-            self._record_convolution_gradients(func, args, result, layer)
-            return
         draft = self._draft(func, layer, inputs)
         draft.flops = operators.count_flops(func, args, kwargs, result)
         draft.note(operators.sizes_of(func, args))
         if outputs:
             draft.products = operators.products_per_element(draft.flops, outputs[0])
-        kept = {
-            id(tensor): moved.kept_bytes(func, args, inputs, tensor)
-            for tensor in inputs
-            if id(tensor) in mutated - overwritten
-        }
-        self._read_inputs(draft, func, inputs, kept, overwritten, outputs)
+        written = sum(map(moved.touched_bytes, outputs))
+        for position, tensor in enumerate(inputs):
+            pure, changes = id(tensor) in overwritten, id(tensor) in mutated
+            amount = 0 if pure else moved.read_bytes(func, inputs, position, written)
+            if changes and not pure:
+                amount = min(amount, moved.kept_bytes(func, args, inputs, tensor))
+            if amount or changes:
+                self._read(draft, tensor, amount, pure=pure)
         for tensor in inputs:
             if id(tensor) in mutated:
                 self._write(draft, tensor, moved.mutated_bytes(func, inputs, tensor))
@@ -312,23 +314,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._write(draft, tensor, moved.touched_bytes(tensor))
         draft.bytes_again = moved.bytes_again(func, args)
         self._emit(draft)
-
-    def _read_inputs(
-        self,
-        draft: KernelDraft,
-        func: Any,
-        inputs: Sequence[Any],
-        kept: dict[int, int],
-        overwritten: set[int],
-        outputs: Sequence[Any],
-    ) -> None:
-        written = sum(moved.touched_bytes(tensor) for tensor in outputs)
-        for position, tensor in enumerate(inputs):
-            pure = id(tensor) in overwritten
-            amount = 0 if pure else moved.read_bytes(func, inputs, position, written)
-            amount = min(amount, kept.get(id(tensor), amount))
-            if amount or pure or id(tensor) in kept:
-                self._read(draft, tensor, amount, pure=pure)
 
     def _record_convolution_gradients(self, func: Any, args: Any, result: Any, layer: Layer) -> None:
         for part in operators.convolution_gradients(func, args, result):
@@ -345,13 +330,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _record_lists(self, func: Any, args: Any, kwargs: Any, result: Any, layer: Layer) -> None:
         """Record an operator on lists of tensors as the launches that CUDA makes of it."""
         mutated, overwritten = moved.mutated_tensors(func, args, kwargs)
-        lists = [
-            arg
-            for arg in (*args, *kwargs.values())
-            if isinstance(arg, (list, tuple)) and moved.tensors_of(arg)
-        ]
-        singles = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
-        results = [result] if isinstance(result, (list, tuple)) and moved.tensors_of(result) else []
+        given = (*args, *kwargs.values())
+        lists, results = (
+            [one for one in values if isinstance(one, (list, tuple)) and moved.tensors_of(one)]
+            for values in (given, [result])
+        )
+        singles = [one for one in given if isinstance(one, torch.Tensor)]
         if not lists or not any(self._on_device(tensor) for tensor in lists[0]):
             return
         elements = [int(tensor.numel()) for tensor in lists[0]]
@@ -381,7 +365,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         record = self._on_device(tensor)
         if record is None:
             return
-        unwritten = record.born_in is not None and not record.written
+        unwritten = record.phase is not None and not record.written
         replaced = pure and moved.touched_bytes(tensor) == record.size_bytes
         if not unwritten and not replaced:
             _add(draft.reads, record, amount)
@@ -401,7 +385,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for record in draft.writes:
             record.written = True
         self.kernels.append(draft)
-        self.phases.note(draft)
+        updates_weights = any(record.kind is TensorKind.WEIGHT for record in draft.writes)
+        self.phases.note(draft, updates_weights=updates_weights)
 
 
 def _add(amounts: dict[StorageRecord, int], record: StorageRecord, amount: int) -> None:

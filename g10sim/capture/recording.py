@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from g10sim.capture.layers import LayerTracker, below
-from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
+from g10sim.capture.recorder import KernelDraft, Recorder
 from g10sim.trace.format import without_cycle_collection
 from g10sim.trace.model import Phase, TensorKind
 
@@ -119,7 +119,7 @@ def _describe_gradients(recorder: Recorder, weights: Mapping[str, Any]) -> None:
             recorder.describe(weight.grad, TensorKind.GRADIENT, f"{name}.grad")
 
 
-def settle_kinds(recorder: Recorder, used: Mapping[StorageRecord, None]) -> None:
+def settle_kinds(recorder: Recorder) -> None:
     """Give a kind and a name to every storage without a description.
 
     A storage born in the forward pass and used in the backward pass is an activation. One from before the
@@ -135,16 +135,16 @@ def settle_kinds(recorder: Recorder, used: Mapping[StorageRecord, None]) -> None
     for draft in recorder.kernels:
         for record in draft.writes:
             record.name = record.name or _produced_name(draft)
-    for record in used:
+    for record in recorder.used():
         if record.kind is not None:
             continue
-        if record.born_in is None:
+        if record.phase is None:
             record.persistent = record.alive or record.existed
             record.kind = TensorKind.OTHER if record.persistent else TensorKind.INPUT
         elif not record.written:
             record.kind = TensorKind.INPUT
         else:
-            kept_for_backward = record.born_in is Phase.FORWARD and record in kept
+            kept_for_backward = record.phase is Phase.FORWARD and record in kept
             record.kind = TensorKind.ACTIVATION if kept_for_backward else TensorKind.TEMPORARY
         record.name = record.name or record.kind.value
 

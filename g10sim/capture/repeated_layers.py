@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
 from g10sim.capture.templates import KernelTemplate, Reference, StepTemplate, Storage
-from g10sim.trace.model import Kernel, Tensor, TimeSource, Trace
+from g10sim.trace.model import Kernel, Tensor, Trace
 from g10sim.trace.repetition import Block, joined
 
 Key: TypeAlias = tuple[int, int]
@@ -182,14 +182,8 @@ class Writer:
             number - back if number >= since else number
             for number in self._ids(step, (*kernel.reads, *kernel.writes))
         )
-        return (
-            ids,
-            len(kernel.reads),
-            cost.operator,
-            any_layer(cost.layer.path),
-            cost.layer.kind,
-            kernel.sizes,
-        )
+        layer = any_layer(cost.layer.path), cost.layer.kind
+        return ids, len(kernel.reads), cost.operator, layer, kernel.sizes
 
     def _ids(self, step: int, references: Sequence[Reference]) -> tuple[int, ...]:
         numbers, key = self._numbers, self._steps.key
@@ -202,23 +196,9 @@ class Writer:
         return Block(made, times, self._layout.since, self._layout.shift) if times > 1 else Block(made)
 
     def _kernel(self, step: int, kernel: KernelTemplate, number: int) -> Kernel:
-        cost = kernel.cost
-        return Kernel(
-            id=number,
-            name=cost.operator,
-            duration=0,
-            inputs=self._ids(step, kernel.reads),
-            outputs=self._ids(step, kernel.writes),
-            phase=cost.phase,
-            layer=any_layer(cost.layer.path) if self._layout.rows else cost.layer.path,
-            layer_type=cost.layer.kind,
-            flops=cost.flops,
-            moved_bytes=cost.moved_bytes,
-            time_source=TimeSource.ROOFLINE if cost.known_cost else TimeSource.BYTES,
-            operator_class=cost.operator_class.value,
-            number_format=cost.number_format.value,
-            sizes=cost.sizes,
-        )
+        inputs, outputs = (self._ids(step, side) for side in (kernel.reads, kernel.writes))
+        path = kernel.cost.layer.path
+        return kernel.cost.kernel(number, inputs, outputs, any_layer(path) if self._layout.rows else path)
 
 
 def generated_trace(
@@ -242,10 +222,7 @@ def generated_trace(
             for number, storage in enumerate(found, layout.since)
         )
         tensors.append(Block(row, len(layout.rows)))
-    repeats = any(block.times > 1 for block in blocks)
-    kernels = joined(blocks) if repeats else tuple(kernel for block in blocks for kernel in block.items)
-    rows = joined(tensors) if any(block.times > 1 for block in tensors) else tensors[0].items
-    trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, rows, kernels)
+    trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, joined(tensors), joined(blocks))
     return trace, writer.unpriced
 
 

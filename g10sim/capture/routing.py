@@ -58,15 +58,8 @@ class RoutingMode(ValuedMode):
             if self._running:
                 self._running.pop()
 
-        handles = [
-            register_module_forward_pre_hook(enter),
-            register_module_forward_hook(leave, always_call=True),
-        ]
-        try:
+        with register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def facts(self) -> dict[str, str]:
         """Return what a trace says of the routing; nothing where no router ran."""

@@ -73,7 +73,8 @@ def capture_source(
     how = step_options(options)
     if measure and how.routing != GROUPED:
         raise ConfigError(f"--routing: found {how.routing} with --measure; allowed: {GROUPED}")
-    found = find_source(source, how, batch_size, seq_len, image_size, settings)
+    sizes = {"batch_size": batch_size, "seq_len": seq_len, "image_size": image_size}
+    found = find_source(source, how, settings, **sizes)
     with importing_from_here():
         trace = capture_step(
             found.build,
@@ -84,7 +85,6 @@ def capture_source(
             measure=measure,
             **options,
         )
-    sizes = {"batch_size": batch_size, "seq_len": seq_len, "image_size": image_size}
     # A step of one's own leaves options out that say what it says itself.
     given = {name: value for name, value in how.given().items() if name in trace.origin}
     command = _command(source, gpu, {**sizes, **given}, settings, measure=measure)
@@ -101,16 +101,8 @@ class Found:
     origin: Mapping[str, str]
 
 
-def find_source(
-    source: str,
-    how: StepOptions,
-    batch_size: int | None = None,
-    seq_len: int | None = None,
-    image_size: int | None = None,
-    settings: Sequence[str] = (),
-) -> Found:
+def find_source(source: str, how: StepOptions, settings: Sequence[str] = (), **sizes: int | None) -> Found:
     """Find what a source names: arguments as those of ``capture_source``. Raises ConfigError."""
-    sizes = {"batch_size": batch_size, "seq_len": seq_len, "image_size": image_size}
     for name, value in sizes.items():
         if value is not None and value < 1:
             raise ConfigError(f"{flag(name)}: found {value}; allowed: at least 1")
@@ -119,13 +111,13 @@ def find_source(
         raise ConfigError(f"--set: found {settings[0]} for {source}; allowed: models of hf: and diffusers:")
     if colon and prefix in LIBRARIES:
         library, builder = LIBRARIES[prefix]
-        batch_size = _DEFAULT_BATCH_SIZE if batch_size is None else batch_size
-        build = builder(name, Sizes(batch_size, seq_len, image_size), how, settings)
+        batch_size = sizes["batch_size"] or _DEFAULT_BATCH_SIZE
+        build = builder(name, Sizes(batch_size, sizes["seq_len"], sizes["image_size"]), how, settings)
         model = "-".join(filter(None, (name, how.precision)))
         return Found(build, model, batch_size, {library: version(library)})
-    build = _function_builder(source, {**sizes, "dtype": how.dtype})
-    build = build if how.routing in (None, GROUPED) else _with_experts_split(build)
-    return Found(build, source, batch_size, {})
+    splits_experts = how.routing not in (None, GROUPED)
+    build = _function_builder(source, {**sizes, "dtype": how.dtype}, splits_experts=splits_experts)
+    return Found(build, source, sizes["batch_size"], {})
 
 
 def _command(
@@ -152,7 +144,7 @@ def importing_from_here() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], Any]:
+def _function_builder(source: str, options: dict[str, Any], *, splits_experts: bool) -> Callable[[], Any]:
     """Return a function that calls ``module:function`` with those of the options that it has parameters for.
 
     Raises ConfigError for a source that is no such function, or a size (``batch_size``, ``seq_len``,
@@ -174,6 +166,7 @@ def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], Any]
 
     def build() -> Any:
         from g10sim.capture.own import Steps, is_step
+        from g10sim.capture.routing import split_experts
         from g10sim.capture.workload import Model
 
         made = function(**given)
@@ -185,24 +178,12 @@ def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], Any]
                 f"{source}: found {type(made).__name__}; allowed: a pair (torch.nn.Module, inputs), a step "
                 "that can be called, or a generator that yields after every step"
             )
+        if is_model and splits_experts:
+            made = Model(*made) if is_pair else made
+            split_experts(made.network)
         return made if is_model else Steps(made, given.get("batch_size", default))
 
     return build
-
-
-def _with_experts_split(build: Callable[[], Any]) -> Callable[[], Any]:
-    def made() -> Any:
-        from g10sim.capture.routing import split_experts
-        from g10sim.capture.workload import Model
-
-        found = build()
-        if isinstance(found, tuple):
-            found = Model(*found)
-        if isinstance(found, Model):
-            split_experts(found.network)
-        return found
-
-    return made
 
 
 def _function(source: str) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -72,15 +72,14 @@ def capture_step(
     kept: list[RecordedCall] = []
     if measure:
         require_cuda()
-    if how.generate is not None and measure:
-        raise ConfigError("--measure: found with --generate; allowed: one of the two")
+        if how.generate is not None:
+            raise ConfigError("--measure: found with --generate; allowed: one of the two")
+    activity = "building the model"
     with fake_device(how) as routing, uncompiled() as compiled:
         try:
             with known_values():
                 made = build()
-        except Exception as error:
-            raise refusal(error, model, "building the model") from error
-        try:
+            activity = "inference" if how.inference else "the training step"
             with one_sequence_a_sample():
                 if how.generate is not None:
                     return _generate(made, how, timing, model, batch_size, origin or {})
@@ -89,8 +88,7 @@ def capture_step(
                 recorder = record_step(step, how.steps, keep_in(kept) if measure else None)
             settle_lives(recorder, step, how)
         except Exception as error:
-            kind = "inference" if how.inference else "the training step"
-            raise refusal(error, model, kind) from error
+            raise refusal(error, model, activity) from error
         said, size = step.said(), step.batch_size if batch_size is None else batch_size
     said |= routing.facts()
     if compiled or step.is_compiled:
@@ -155,22 +153,18 @@ def assemble(
 
     ``times`` has the kernels, by position, whose time in nanoseconds is known from elsewhere.
     """
-    used = _used(recorder)
-    settle_kinds(recorder, used)
+    settle_kinds(recorder)
     hold_what_outlives(recorder)
     numbers = tensor_numbers(recorder)
-    names = _unique_names(list(numbers))
     tensors = tuple(
-        Tensor(number, names[number], record.size_bytes, record.kind or TensorKind.OTHER, record.persistent)
-        for record, number in numbers.items()
+        Tensor(number, name, record.size_bytes, record.kind or TensorKind.OTHER, record.persistent)
+        for (record, number), name in zip(numbers.items(), _unique_names(numbers), strict=True)
     )
-    kernels = tuple(
-        _kernel(number, draft, numbers, micro_batch)
-        for number, (draft, micro_batch) in enumerate(
-            zip(recorder.kernels, micro_batches(recorder.kernels), strict=True)
-        )
-    )
-    untimed = Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, kernels, origin)
+    kernels: list[Kernel] = []
+    for draft, micro_batch in zip(recorder.kernels, micro_batches(recorder.kernels), strict=True):
+        inputs, outputs = (tuple(map(numbers.__getitem__, side)) for side in (draft.reads, draft.writes))
+        kernels.append(draft.kernel(len(kernels), inputs, outputs, draft.layer.path, micro_batch))
+    untimed = Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, tuple(kernels), origin)
     trace = timed(untimed, gpu, times)
     found = _found(trace, gpu, recorder.kernels, recorder.unpriced, origin)
     found["allocated_peak_bytes"] = str(recorder.allocated_peak_bytes)
@@ -179,14 +173,9 @@ def assemble(
     return replace(trace, origin={**origin, **found})
 
 
-def _used(recorder: Recorder) -> dict[StorageRecord, None]:
-    """Return the storages that kernels use, in the order of first uses."""
-    return {record: None for draft in recorder.kernels for record in (*draft.reads, *draft.writes)}
-
-
 def tensor_numbers(recorder: Recorder) -> dict[StorageRecord, int]:
     """Return the numbers that storages have as tensors of the trace, once their kinds are settled."""
-    used = _used(recorder)
+    used = recorder.used()
     # What the step before has left and this one drops without a look is no part of it.
     kept = (record for record in recorder.storages if record.alive or record in used)
     resident = [record for record in kept if record.persistent and not record.on_host]
@@ -218,43 +207,13 @@ def _time_sources(kernels: Sequence[Kernel]) -> str:
     return ", ".join(f"{source} x{count}" for source, count in counts.most_common())
 
 
-def _unique_names(records: list[StorageRecord]) -> list[str]:
-    """Names with a number behind each that several storages share."""
+def _unique_names(records: Collection[StorageRecord]) -> Iterator[str]:
+    """Yield names with a number behind each that several storages share."""
     shared = Counter(record.name for record in records)
     seen: Counter[str] = Counter()
-    names = []
-    for record in records:
-        name = record.name
-        if shared[name] > 1:
-            seen[name] += 1
-            name = f"{name}#{seen[name]}"
-        names.append(name)
-    return names
-
-
-def _kernel(
-    number: int,
-    draft: KernelDraft,
-    numbers: Mapping[StorageRecord, int],
-    micro_batch: int,
-) -> Kernel:
-    return Kernel(
-        id=number,
-        name=draft.operator,
-        duration=0,
-        inputs=tuple(numbers[record] for record in draft.reads),
-        outputs=tuple(numbers[record] for record in draft.writes),
-        phase=draft.phase,
-        layer=draft.layer.path,
-        layer_type=draft.layer.kind,
-        flops=draft.flops,
-        moved_bytes=draft.moved_bytes,
-        time_source=TimeSource.ROOFLINE if draft.known_cost else TimeSource.BYTES,
-        operator_class=draft.operator_class.value,
-        number_format=draft.number_format.value,
-        sizes=draft.sizes,
-        micro_batch=micro_batch,
-    )
+    for name in (record.name for record in records):
+        seen[name] += 1
+        yield f"{name}#{seen[name]}" if shared[name] > 1 else name
 
 
 def _forget_indices(kernels: Sequence[KernelDraft]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -60,14 +60,6 @@ class KernelTemplate:
         cost = replace(self.cost, flops=flops, moved_bytes=moved)
         cost.note(dict(zip(SIZES, rest, strict=True)))
         return KernelTemplate(cost, self.reads, self.writes)
-
-    def __eq__(self, other: object) -> bool:
-        """Return True if another kernel does the same to the same tensors."""
-        return isinstance(other, KernelTemplate) and (self.sizes, self.rest) == (other.sizes, other.rest)
-
-    def __hash__(self) -> int:
-        """Return a hash of what stays the same."""
-        return hash(self.rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,50 +122,35 @@ def step_templates(recorder: Recorder) -> list[StepTemplate]:
 
     Raises TraceError for a step that reads what is neither lasting nor made in it or the step before.
     """
-    settle_kinds(
-        recorder, {record: None for draft in recorder.kernels for record in (*draft.reads, *draft.writes)}
-    )
-    lasting = recorder.lasting()
+    settle_kinds(recorder)
+    lasting = {record: Reference(-1, key) for record, key in recorder.lasting().items()}
+    keys = {one.number: _storage(record) for record, one in lasting.items() if record.kind is not None}
+    # Of a step that is not recorded; no use is made of the first step.
+    earlier = {record: Reference(2, 0) for record in recorder.storages if record.phase is None}
     found: list[StepTemplate] = []
-    before: dict[StorageRecord, int] = {}
+    before: dict[StorageRecord, Reference] = {}
     for start, end in zip([0, *recorder.ends], recorder.ends, strict=False):
         drafts = recorder.kernels[start:end]
-        made: dict[StorageRecord, int] = {}
+        made: dict[StorageRecord, Reference] = {}
         for draft in drafts:
             for record in draft.writes:
                 if record not in lasting and record not in before:
-                    made.setdefault(record, len(made))
-        kernels = tuple(_template(draft, lasting, before, made, is_first=not found) for draft in drafts)
-        storages = tuple(_storage(record) for record in made)
-        keys = {key: _storage(record) for record, key in lasting.items() if record.kind is not None}
-        found.append(StepTemplate(kernels, storages, keys))
-        before = made
+                    made.setdefault(record, Reference(0, len(made)))
+        known = {**({} if found else earlier), **before, **made, **lasting}
+        kernels = tuple(_template(draft, known) for draft in drafts)
+        found.append(StepTemplate(kernels, tuple(map(_storage, made)), keys))
+        before = {record: Reference(1, one.number) for record, one in made.items()}
     return found
 
 
-def _template(
-    draft: KernelDraft,
-    lasting: dict[StorageRecord, int],
-    before: dict[StorageRecord, int],
-    made: dict[StorageRecord, int],
-    *,
-    is_first: bool,
-) -> KernelTemplate:
-    def reference(record: StorageRecord) -> Reference:
-        if record in lasting:
-            return Reference(-1, lasting[record])
-        if record in made:
-            return Reference(0, made[record])
-        if record in before:
-            return Reference(1, before[record])
-        if is_first and record.born_in is None:
-            return Reference(2, 0)  # of a step that is not recorded; no use is made of this one
+def _template(draft: KernelDraft, known: Mapping[StorageRecord, Reference]) -> KernelTemplate:
+    if not known.keys() >= draft.reads.keys() | draft.writes.keys():
         raise TraceError(
             f"--generate: found {draft.operator} in '{draft.layer.path}' reading a tensor of an earlier step "
             "than the one before; allowed: steps that keep everything in the cache"
         )
-
-    return KernelTemplate(draft, tuple(map(reference, draft.reads)), tuple(map(reference, draft.writes)))
+    reads, writes = (tuple(map(known.__getitem__, side)) for side in (draft.reads, draft.writes))
+    return KernelTemplate(draft, reads, writes)
 
 
 def _storage(record: StorageRecord) -> Storage:

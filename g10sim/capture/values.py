@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from g10sim.capture.moved import mutated_arguments, tensors_of
 from g10sim.importers.aten import aten
 
 MOST_ELEMENTS = 2**26
@@ -59,7 +60,7 @@ class ValuedMode(FakeTensorMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if not self._values:
             return super().__torch_dispatch__(func, types, args, kwargs)
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        given = tensors_of((args, kwargs))
         if not self._follows(func, given, args):
             args = self._counted(func, args)
             self._forget_written(func, args, kwargs)
@@ -112,10 +113,8 @@ class ValuedMode(FakeTensorMode):  # type: ignore[misc]
         return (args[0], indices, *args[2:])
 
     def _forget_written(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        for position, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
+        for position, name, _ in mutated_arguments(func):
+            value = args[position] if position < len(args) else kwargs.get(name)
             for written in tree_leaves(value):
                 if isinstance(written, FakeTensor):
                     self._forget(written.untyped_storage()._cdata)

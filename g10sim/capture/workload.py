@@ -10,19 +10,16 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from g10sim.capture.compiling import as_written, is_compiled
+from g10sim.capture.moved import tensors_of
 from g10sim.capture.options import StepOptions
 from g10sim.capture.recording import Parts
 from g10sim.errors import ConfigError
 
-_OPTIMIZERS: dict[str, Any] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
+_OPTIMIZERS: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 _LEARNING_RATE = 1e-3
 """PyTorch's default; no value of it changes which kernels run."""
 
@@ -75,8 +72,7 @@ def _found_loss(output: Any, _: Any) -> Any:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is not None:
         return loss
-    found = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-    summed = [leaf.sum() for leaf in found if leaf.requires_grad]
+    summed = [tensor.sum() for tensor in tensors_of(output) if tensor.requires_grad]
     if not summed:
         raise ConfigError(
             "the model's output holds no tensor with a gradient; allowed: a loss, or such tensors"
@@ -207,8 +203,8 @@ class Step:
         )
 
 
-def _checkpoint_blocks(network: Any) -> list[str]:
-    """Make each block keep its inputs only and run again in the backward pass; return the blocks' paths.
+def _checkpoint_blocks(network: Any) -> None:
+    """Make each block keep its inputs only and run again in the backward pass.
 
     One rule for every model: a block is a member of a list or sequence of modules that has members
     itself, and at least one sibling of its class (an encoder layer, a bottleneck); the outermost such modules
@@ -218,34 +214,31 @@ def _checkpoint_blocks(network: Any) -> list[str]:
     Sublinear Memory Cost, arXiv 1604.06174). The state of the random generator is not kept: that takes a copy
     of 16 bytes from a CUDA device. Raises ConfigError for a model without blocks.
     """
-    found = dict(_repeated(network, "")) or dict(_composite_children(network))
+    found = list(_repeated(network)) or [
+        child
+        for child in network.children()
+        if next(child.children(), None) is not None and not isinstance(child, torch.nn.ModuleList)
+    ]
     if not found:
         raise ConfigError(
             "activation checkpointing: found no block to run again in the model; allowed: a model with "
             "repeated blocks in lists or sequences of modules, or with children that have children"
         )
-    for block in found.values():
+    for block in found:
         block.forward = _checkpointed(block.forward)
-    return list(found)
 
 
-def _repeated(module: Any, path: str) -> Iterator[tuple[str, Any]]:
-    is_row = isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict))
-    classes = Counter(type(child) for child in module.children())
-    for name, child in module.named_children():
-        below = f"{path}.{name}" if path else name
-        is_composite = next(child.children(), None) is not None
-        is_container = isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict))
-        if is_row and is_composite and not is_container and classes[type(child)] > 1:
-            yield below, child
+_ROWS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
+
+
+def _repeated(module: Any) -> Iterator[Any]:
+    classes = Counter(map(type, module.children()))
+    for child in module.children():
+        is_composite = next(child.children(), None) is not None and not isinstance(child, _ROWS)
+        if isinstance(module, _ROWS) and is_composite and classes[type(child)] > 1:
+            yield child
         else:
-            yield from _repeated(child, below)
-
-
-def _composite_children(network: Any) -> Iterator[tuple[str, Any]]:
-    for name, child in network.named_children():
-        if next(child.children(), None) is not None and not isinstance(child, torch.nn.ModuleList):
-            yield name, child
+            yield from _repeated(child)
 
 
 def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,6 @@ def __getattr__(name: str) -> Any:
     from g10sim.capture.libraries import require
 
     require("torch")
-    from g10sim.execute import running, script
-    from g10sim.execute.executor import Executor
+    from g10sim.execute import running
 
-    return {"Executor": Executor, "Script": script.Script}.get(name) or getattr(running, name)
+    return getattr(running, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -26,57 +26,10 @@ class HostCopy:
     emptied: Any = None
 
 
-class Streams(Protocol):
-    """Operations on streams that copies are made of; tests have a model of them that finds races.
-
-    ``allocate`` and ``free`` are those of the compute stream's pool: whoever takes a block from it runs after
-    what that stream was told before, so that no block needs to be recorded for a stream.
-    """
-
-    def current(self) -> Any:
-        """Return the stream that kernels are launched on."""
-
-    def stream(self) -> Any:
-        """Make a stream."""
-
-    def event(self, stream: Any) -> Any:
-        """Record an event after what a stream was told so far."""
-
-    def wait(self, stream: Any, event: Any) -> None:
-        """Let what a stream is told next wait for an event."""
-
-    def has_ended(self, event: Any) -> bool:
-        """Return whether an event has happened."""
-
-    def synchronize(self, event: Any) -> None:
-        """Let the host wait for an event."""
-
-    def seconds_between(self, first: Any, second: Any) -> float:
-        """Return the seconds between two events that have happened."""
-
-    def allocated_bytes(self) -> int:
-        """Return the most bytes that were allocated on the device since this was asked last."""
-
-    def allocate(self, storage: Any) -> Any:
-        """Allocate a block as large as a storage."""
-
-    def host(self, size_bytes: int) -> HostCopy:
-        """Allocate a pinned buffer."""
-
-    def copy(self, stream: Any, to: Any, source: Any) -> None:
-        """Copy between storages on a stream."""
-
-    def swap(self, storage: Any, block: Any) -> None:
-        """Exchange the memory of two storages."""
-
-    def free(self, block: Any) -> None:
-        """Give a block back."""
-
-
 class CudaMemory:
     """A block that a copy out still reads belongs to ``_leaving`` and to nothing else."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: TorchStreams) -> None:
         """Make the two streams for copies."""
         self.leaving_bytes = 0
         self.least_bytes = LEAST_BYTES
@@ -196,7 +149,11 @@ _ALIGNMENT = 512
 
 
 class TorchStreams:
-    """The streams of the current CUDA device, and pinned memory, which is cut from slabs."""
+    """The streams of the current CUDA device, and pinned memory, which is cut from slabs.
+
+    ``allocate`` and ``free`` are those of the compute stream's pool: whoever takes a block from it runs after
+    what that stream was told before, so that no block needs to be recorded for a stream.
+    """
 
     def __init__(self) -> None:
         """Begin without pinned memory."""

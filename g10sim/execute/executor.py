@@ -134,18 +134,8 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         allocated = self._memory.allocated_bytes()
         if self._steps:
             moved = self.account.counts - counts
-            self.reports.append(
-                StepReport(
-                    moved["faults"],
-                    moved["in"],
-                    moved["out"],
-                    self._peak,
-                    allocated,
-                    tuple(self._resident),
-                    starts,
-                    seconds,
-                )
-            )
+            found = moved["faults"], moved["in"], moved["out"], self._peak, allocated
+            self.reports.append(StepReport(*found, tuple(self._resident), starts, seconds))
         self._steps += 1
 
     def _begin(self) -> None:
@@ -243,15 +233,16 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
     def _refuse(self, problem: str) -> NoReturn:
         raise ExecutionError(f"step {self._steps}, {problem}")
 
-    def _where(self) -> str:
-        return f"operator {self._at - 1} ({self._work[self._at - 1].call.name})"
+    def _refuse_operator(self, found: str, allowed: object) -> NoReturn:
+        name = self._work[self._at - 1].call.name
+        self._refuse(f"operator {self._at - 1} ({name}): found {found}; allowed: {allowed}")
 
     def _name(self, number: int) -> str:
         return f"tensor {number} ('{self._trace.tensors[number].name}')"
 
     def _bind_all(self, numbers: Sequence[int], tensors: Sequence[Any]) -> None:
         if len(numbers) != len(tensors):
-            self._refuse(f"{self._where()}: found {len(tensors)} tensors; allowed: {len(numbers)}")
+            self._refuse_operator(f"{len(tensors)} tensors", len(numbers))
         known = self.account.numbers
         for number, tensor in zip(numbers, tensors, strict=True):
             storage = tensor.untyped_storage()
@@ -262,14 +253,12 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         account = self.account
         found, size = account.numbers.get(storage._cdata), account.sizes[number]
         if found is not None:
-            self._refuse(f"{self._where()}: found {self._name(found)}; allowed: {self._name(number)}")
+            self._refuse_operator(self._name(found), self._name(number))
         if storage.nbytes() != size:
-            problem = f"found {storage.nbytes()} bytes for {self._name(number)}; allowed: {size}"
-            self._refuse(f"{self._where()}: {problem}")
+            self._refuse_operator(f"{storage.nbytes()} bytes for {self._name(number)}", size)
         if account.is_bound(number):
             if self._persistent[number] and self._trace.tensors[number].kind is not TensorKind.INPUT:
-                problem = f"found a second storage for {self._name(number)}; allowed: the one it has"
-                self._refuse(f"{self._where()}: {problem}")
+                self._refuse_operator(f"a second storage for {self._name(number)}", "the one it has")
             account.unbind(number)
         account.bind(number, storage)
 
@@ -297,18 +286,21 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
     def _demand(self, needed: Collection[int], births: Sequence[int]) -> None:
         account, memory = self.account, self._memory
         self._mover.view.needed = needed
-        if not account.host.keys().isdisjoint(needed):
-            for number in sorted(account.host.keys() & needed):
-                if not account.fetch(number, needed, "demand"):
-                    self._refuse_size(needed)
-        missing = [number for number in births if number not in account.here]
-        size = sum(account.sizes[number] for number in missing if number not in account.room)
+        for number in sorted(account.host.keys() & needed):
+            if not account.fetch(number, needed, "demand"):
+                self._refuse_size(needed)
+        size = self._unborn_bytes(births)
         if not account.make_room(size, needed, is_demanded=True):
             self._refuse_size(needed)
         self._peak = max(self._peak, account.used_bytes + size)
         if memory.awaits_copies:
             for number in needed:
                 memory.arrive(number)
+
+    def _unborn_bytes(self, births: Iterable[int]) -> int:
+        """Return the bytes of tensors that are neither on the device nor have room there."""
+        here, room = self.account.here, self.account.room
+        return sum(self.account.sizes[one] for one in births if one not in here and one not in room)
 
     def _refuse_size(self, needed: Collection[int]) -> NoReturn:
         size = sum(self.account.sizes[number] for number in needed)
@@ -359,7 +351,5 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
     def _allocate(self) -> None:
         """Make room for what the next operator with kernels is given to write."""
         work = self._work[self._at]
-        missing = [number for number in work.births if number not in self.account.here]
-        size = sum(self.account.sizes[number] for number in missing if number not in self.account.room)
         if self._steps:
-            self.account.make_room(size, work.needed, is_demanded=True)
+            self.account.make_room(self._unborn_bytes(work.births), work.needed, is_demanded=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from io import StringIO
-from itertools import groupby
+from itertools import groupby, product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 import yaml
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
@@ -68,21 +68,21 @@ class MeasuredModel(Spec):
 class Measurement(Spec):
     """The cells to measure: each model within each budget, on demand and under each policy."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     models: tuple[MeasuredModel, ...] = Field(min_length=1)
-    budgets: tuple[str, ...] = Field(min_length=1, description="shares of the peak, such as 70%")
+    budgets: tuple[str, ...] = Field(min_length=1)
+    """shares of the peak, such as 70%"""
     policies: tuple[str, ...]
-    on_demand: str | None = Field(
-        default=None, description="policy whose simulation predicts fetching on demand; none: not predicted"
-    )
-    reserve: str = Field(
-        default="0%", description="share of a budget that policies leave free: on a device whole tensors move"
-    )
-    live: bool = Field(
-        default=True,
-        description="policies decide while the step runs; false: their simulation's moves are carried out",
-    )
+    on_demand: str | None = None
+    """policy whose simulation predicts fetching on demand; none: not predicted"""
+    reserve: str = "0%"
+    """share of a budget that policies leave free: on a device whole tensors move"""
+    live: bool = True
+    """policies decide while the step runs; false: their simulation's moves are carried out"""
     gpu: str
-    system: str = Field(description="preset for all that is not measured")
+    system: str
+    """preset for all that is not measured"""
     steps: int = Field(default=3, ge=1)
     largest_copy: str = "1 GiB"
 
@@ -103,15 +103,7 @@ def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
         raise ConfigError(f"{document.source}: models: found '{twice[0]}' twice; allowed: one name for each")
     directory.mkdir(parents=True, exist_ok=True)
     sources = [
-        open_source(
-            model.source,
-            device=device,
-            batch_size=model.batch_size,
-            seq_len=model.seq_len,
-            image_size=model.image_size,
-            settings=model.settings,
-            **model.options,
-        )
+        open_source(device=device, **model.model_dump(exclude={"name", "options"}), **model.options)
         for model in plan.models
     ]
     found = link(device, parse_bytes(plan.largest_copy))
@@ -212,12 +204,7 @@ def _predictions(
     plan: Measurement, prepared: Sequence[_Prepared], system: Mapping[str, Any]
 ) -> Iterator[_Predicted]:
     """Simulate all cells, in processes alongside; a refused one is told in its row."""
-    cells = [
-        (made, share, policy)
-        for made in prepared
-        for share in plan.budgets
-        for policy in (DEMAND, *plan.policies)
-    ]
+    cells = list(product(prepared, plan.budgets, (DEMAND, *plan.policies)))
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         asked = []
         for made, share, policy in cells:

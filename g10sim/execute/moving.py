@@ -1,21 +1,22 @@
-"""Moves on a device: those of a plan, and those that a policy decides on while the step runs."""
+"""Moves on a device: those of a plan, and those of a policy that sees the device while the step runs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ExecutionError
 from g10sim.execute.account import Account
 from g10sim.execute.memory import Memory
-from g10sim.execute.view import DeviceView
 from g10sim.policies.interface.moves import MemoryKind, Move
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
 from g10sim.registry import choices_text
 from g10sim.sim.hooks import asked, moves_of, victims_of
+from g10sim.sim.view import kernels_to_next_use
 from g10sim.trace.model import Trace
 
 _HOST = "host"
@@ -32,6 +33,102 @@ class Guide:
     system: SystemSpec
     plan: MigrationPlan | None = None
     policy: Policy | None = None
+
+
+class DeviceView:
+    """Implements ``g10sim.policies.interface.policy.PolicyView`` for a step on a device.
+
+    Tensors are whole: on the device or in host memory. Copies count as there once they are queued. Time is
+    that of the trace's kernels in GPU cycles, as if none waited. ``needed`` are the tensors of the kernel.
+    """
+
+    job = gpu = 0
+    tiers: Sequence[str] = (_HOST,)
+    in_place_tiers: Sequence[str] = ()
+
+    def __init__(self, trace: Trace, system: SystemSpec, account: Account) -> None:
+        """Look at an account; ``system`` says how large host memory is, and the clock."""
+        self.trace = trace
+        self.iteration = self.kernel = 0
+        self.needed: Collection[int] = ()
+        self.measured_cycles = self.own_cycles = tuple(trace.durations_cycles(system.gpu.clock))
+        self._starts = [0, *accumulate(self.own_cycles)]
+        self._host_bytes, self._account = system.host.memory, account
+
+    @property
+    def now_cycles(self) -> int:
+        """Cycles of the kernels launched so far."""
+        return self.iteration * self._starts[-1] + self._starts[self.kernel]
+
+    @property
+    def free_bytes(self) -> int:
+        """Empty memory of the device, within the budget."""
+        return max(0, self._account.budget - self._account.used_bytes)
+
+    largest_hole_bytes = free_bytes
+
+    @property
+    def host_free_bytes(self) -> int:
+        """Empty host memory."""
+        return max(0, self._host_bytes - sum(map(self._account.sizes.__getitem__, self._account.host)))
+
+    @property
+    def whole_tensors(self) -> frozenset[int]:
+        """Tensors on the device."""
+        return frozenset(self._account.here)
+
+    def free_bytes_of(self, tier: str) -> int:
+        """Empty memory of a tier."""
+        return self.host_free_bytes if tier == _HOST else 0
+
+    def bytes_in(self, tensor: int, tier: str) -> int:
+        """Bytes of a tensor in a tier."""
+        return self.host_bytes(tensor) if tier == _HOST else 0
+
+    def away_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor in host memory."""
+        return self.host_bytes(tensor)
+
+    def size_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor."""
+        return self._account.sizes[tensor]
+
+    def resident_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor on the device, room that is kept for it counted."""
+        account = self._account
+        return account.here.get(tensor) or account.room.get(tensor, 0)
+
+    def host_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor in host memory."""
+        return self._account.sizes[tensor] if tensor in self._account.host else 0
+
+    def flash_bytes(self, tensor: int) -> int:
+        """Return 0: nothing is on flash."""
+        return 0
+
+    def in_transfer_bytes(self, tensor: int) -> int:
+        """Return 0: what is queued counts as there."""
+        return 0
+
+    def is_whole(self, tensor: int) -> bool:
+        """Return whether a tensor is on the device."""
+        return bool(self.resident_bytes(tensor))
+
+    def is_needed(self, tensor: int) -> bool:
+        """Return whether the current kernel needs a tensor."""
+        return tensor in self.needed
+
+    def is_dropped(self, tensor: int) -> bool:
+        """Return False: nothing is computed again."""
+        return False
+
+    def is_dead(self, tensor: int) -> bool:
+        """Return whether a tensor's contents will not be read any more in this iteration."""
+        return self.kernel >= self.trace.deaths[tensor]
+
+    def next_use(self, tensor: int) -> int:
+        """Kernels until the tensor is used again after the current one, at least 1."""
+        return kernels_to_next_use(self.trace, tensor, self.kernel)
 
 
 class Mover:
@@ -52,9 +149,7 @@ class Mover:
         if guide.policy is not None:
             self.memory_kind = guide.policy.requirements.placement
         self._plan: defaultdict[int, list[Move]] = defaultdict(list)
-        for planned in guide.plan.moves if guide.plan else ():
-            self._check(planned.kernel, planned.move)
-            self._plan[planned.kernel].append(planned.move)
+        self._take(guide.plan)
         self._leaving: defaultdict[int, list[int]] = defaultdict(list)
         self._protected: Collection[int] = ()
         self._pending: list[int] = []
@@ -113,9 +208,12 @@ class Mover:
             plan = asked(policy, "on_iteration_start", lambda: policy.on_iteration_start(view))
             if plan is not None:
                 self._plan.clear()
-                for planned in plan.moves:
-                    self._check(planned.kernel, planned.move)
-                    self._plan[planned.kernel].append(planned.move)
+                self._take(plan)
+
+    def _take(self, plan: MigrationPlan | None) -> None:
+        for planned in plan.moves if plan else ():
+            self._check(planned.kernel, planned.move)
+            self._plan[planned.kernel].append(planned.move)
 
     def _victims(self) -> Iterator[int]:
         policy, view = self._policy, self.view

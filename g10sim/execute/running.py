@@ -117,14 +117,14 @@ def open_source(
             raise ConfigError(f"{flag(name)}: found {options[name]}; allowed: captures only")
     how = step_options(options)
     make_torchvision_importable()
-    found = find_source(source, how, batch_size, seq_len, image_size, settings)
+    sizes = {"batch_size": batch_size, "seq_len": seq_len, "image_size": image_size}
+    found = find_source(source, how, settings, **sizes)
     return Source(source, how, found.build, found.model, found.batch_size, device)
 
 
 def recorded(source: Source, step: AnyStep, gpu: str) -> Script:
     """Record the script of a step on its device."""
-    sizes = {"model": source.model, "batch_size": source.batch_size}
-    return record_script(step, source.how, gpu=gpu, **sizes)  # type: ignore[arg-type]
+    return record_script(step, source.how, gpu=gpu, model=source.model, batch_size=source.batch_size)
 
 
 def machine(name: str | Mapping[str, Any], budget_bytes: int) -> SystemSpec:
@@ -217,9 +217,7 @@ def memory_of(device: str) -> Memory:
     """Make the memory of a device. Raises ConfigError for one that is not there."""
     check_choice(device, DEVICES, "device: found")
     if device == CUDA and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device: found {CUDA}, but no CUDA device; allowed: {MAIN}, or a computer with one"
-        )
+        raise ConfigError.at("device", f"{CUDA}, but no CUDA device", f"{MAIN}, or a computer with one")
     return CudaMemory(TorchStreams()) if device == CUDA else MainMemory()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -91,43 +89,27 @@ class ScriptRecorder(Recorder):
 class _RealRecorder(ScriptRecorder):
     """Records a step that computes."""
 
-    def remember_what_exists(self) -> None:
-        """Note every tensor that is alive."""
-        for found in gc.get_objects():
-            kind = type(found)
-            if not issubclass(kind, torch.Tensor) or issubclass(kind, FakeTensor):
-                continue
-            if found.layout is torch.strided and not found.is_meta:
-                storage = found.untyped_storage()
-                self._before[storage._cdata] = weakref.ref(storage, self._forgotten(storage._cdata))
+    @staticmethod
+    def _may_be_found(found: Any) -> bool:
+        is_real = issubclass(type(found), torch.Tensor) and not issubclass(type(found), FakeTensor)
+        return is_real and found.layout is torch.strided and not found.is_meta
 
 
-def record_script(
-    step: Step | OwnStep,
-    how: StepOptions,
-    *,
-    gpu: str | GpuTimingSpec = "a100-40g",
-    model: str = "model",
-    batch_size: int | None = None,
-) -> Script:
+def record_script(step: Step | OwnStep, how: StepOptions, **about: Any) -> Script:
     """Record a step that computes, and has run once before; it runs once more.
 
-    The trace has the kernels and tensors of this device; their times are modelled for ``gpu``. Raises
-    ConfigError as the GPU does.
+    The trace has the kernels and tensors of this device; their times are modelled for ``gpu``. ``about`` are
+    ``gpu``, ``model`` and ``batch_size``, as for ``g10sim.capture.capture_step``. Raises ConfigError as the
+    GPU does.
     """
-    recorder = cast("ScriptRecorder", record_step(step, kind=_RealRecorder))
-    return _script(recorder, step, how, load_gpu(gpu), model, batch_size)
+    return _script(cast("ScriptRecorder", record_step(step, kind=_RealRecorder)), step, how, **about)
 
 
-def captured_script(
-    build: Callable[[], Any],
-    how: StepOptions,
-    *,
-    gpu: str | GpuTimingSpec = "a100-40g",
-    model: str = "model",
-    batch_size: int | None = None,
-) -> Script:
-    """Capture a step on tensors without values: the trace is that of ``g10sim.capture.capture_step``."""
+def captured_script(build: Callable[[], Any], how: StepOptions, **about: Any) -> Script:
+    """Capture a step on tensors without values: the trace is that of ``g10sim.capture.capture_step``.
+
+    ``about`` is as for ``record_script``.
+    """
     with fake_device(how):
         with known_values():
             made = build()
@@ -135,21 +117,21 @@ def captured_script(
             step = make_step(made, how)
             step.warm_up()
             recorder = cast("ScriptRecorder", record_step(step, kind=ScriptRecorder))
-        return _script(recorder, step, how, load_gpu(gpu), model, batch_size)
+        return _script(recorder, step, how, **about)
 
 
 def _script(
     recorder: ScriptRecorder,
     step: Step | OwnStep,
     how: StepOptions,
-    gpu: GpuTimingSpec,
-    model: str,
-    batch_size: int | None,
+    gpu: str | GpuTimingSpec = "a100-40g",
+    model: str = "model",
+    batch_size: int | None = None,
 ) -> Script:
     settle_lives(recorder, step, how)
     size = step.batch_size if batch_size is None else batch_size
     origin = {**step.said(), "torch": str(torch.__version__)}
-    trace = assemble(recorder, gpu, model=model, batch_size=size, origin=origin)
+    trace = assemble(recorder, load_gpu(gpu), model=model, batch_size=size, origin=origin)
     numbers = tensor_numbers(recorder)
 
     def ids(records: Iterable[StorageRecord | None]) -> tuple[int, ...]:
