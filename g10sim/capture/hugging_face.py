@@ -57,7 +57,6 @@ class InputSizes:
     pixels: int
 
 
-_OF_IMAGES = frozenset({Task.IMAGE_CLASSIFICATION})
 _OF_BOTH = frozenset({Task.IMAGE_AND_TEXT, Task.CONTRASTIVE})
 _LOSS_TYPE_OF_TASK = frozenset({Task.MASKED_LM, Task.CAUSAL_LM, Task.IMAGE_CLASSIFICATION})
 
@@ -175,16 +174,17 @@ def _task(found: Described, configuration: Any) -> Task:
 
 
 def _shapes(source: str, found: Described, configuration: Any, task: Task, sizes: Sizes) -> InputSizes:
-    if task in _OF_IMAGES:
+    is_of_images = task is Task.IMAGE_CLASSIFICATION
+    if is_of_images:
         sizes.check(source, "images")
     elif task not in _OF_BOTH:
         sizes.check(source, "text")
     vision = getattr(configuration, "vision_config", None) or configuration
-    if task in _OF_IMAGES | _OF_BOTH and sizes.image_size is not None:
+    if (is_of_images or task in _OF_BOTH) and sizes.image_size is not None:
         vision.image_size = sizes.image_size
     pixels = getattr(vision, "image_size", None) or _DEFAULT_PIXELS
     pixels = pixels if isinstance(pixels, int) else pixels[0]
-    if task in _OF_IMAGES:
+    if is_of_images:
         return InputSizes(sizes.batch_size, 0, pixels)
     longest = found.longest or _longest(configuration)
     return InputSizes(sizes.batch_size, _sequence_length(source, longest, sizes.seq_len), pixels)

@@ -60,7 +60,8 @@ def profiled_calls(profile: Profile) -> list[Call]:
         what = "step" if not steps else "device event"
         raise TraceError(f"{profile.path}: found no {what}; allowed: a profile of steps on a CUDA device")
     groups = _by_step(steps, calls)
-    names = [[_name(calls[position]) for position in group] for group in groups]
+    called = [call.name.removeprefix(CALL).partition(" ")[2] for call in calls]
+    names = [[called[position] for position in group] for group in groups]
     for number, found in enumerate(names):
         if found != names[0]:
             raise TraceError(
@@ -81,10 +82,6 @@ def _by_step(steps: Sequence[Span], calls: Sequence[Span]) -> list[list[int]]:
         if step >= 0:
             groups[step].append(position)
     return groups
-
-
-def _name(call: Span) -> str:
-    return call.name.removeprefix(CALL).partition(" ")[2]
 
 
 def joined(recorded: Sequence[str], calls: Sequence[Call]) -> dict[int, int]:

@@ -178,7 +178,10 @@ def _variables(made: Any) -> dict[str, Any]:
     """Return the variables that a step can use, by name."""
     if inspect.isgenerator(made):
         frame: FrameType | None = made.gi_frame
-        return {} if frame is None else _used(frame.f_globals, made.gi_code.co_names) | frame.f_locals
+        if frame is None:
+            return {}
+        used = {name: frame.f_globals[name] for name in made.gi_code.co_names if name in frame.f_globals}
+        return used | frame.f_locals
     if isinstance(made, partial):
         arguments = {f"argument{number}": value for number, value in enumerate(made.args)}
         return _variables(made.func) | arguments | made.keywords
@@ -196,10 +199,6 @@ def _of_function(function: Callable[..., Any]) -> dict[str, Any]:
     signature = inspect.signature(function).parameters.items()
     defaults = {name: value.default for name, value in signature if value.default is not value.empty}
     return {**found.globals, **dict(nested), **found.nonlocals, **defaults}
-
-
-def _used(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: values[name] for name in names if name in values}
 
 
 def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

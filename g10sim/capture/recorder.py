@@ -194,7 +194,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._look_at(inputs)
         result = func(*args, **kwargs)
         if operators.scatters_in_place(func):
-            self._take_over(args[0], result)
+            # The result is the storage of the tensor that it is a changed copy of.
+            self._watch(result.untyped_storage(), self._known.pop(args[0].untyped_storage()._cdata))
         known = self._known
         outputs = [made for made in moved.tensors_of(result) if made.untyped_storage()._cdata not in known]
         for tensor in outputs:
@@ -249,10 +250,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._live_bytes += record.size_bytes
             self.allocated_peak_bytes = max(self.allocated_peak_bytes, self._live_bytes)
         return record
-
-    def _take_over(self, tensor: Any, result: Any) -> None:
-        """Let a result be the storage of the tensor that it is a changed copy of."""
-        self._watch(result.untyped_storage(), self._known.pop(tensor.untyped_storage()._cdata))
 
     def _watch(self, storage: Any, record: StorageRecord) -> None:
         """Know a storage by its address until nothing refers to it."""

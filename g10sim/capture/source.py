@@ -40,7 +40,8 @@ LIBRARIES: Mapping[str, tuple[str, Builder]] = {
 
 _CONFIGURED = ("hf", "diffusers")
 _DEFAULT_BATCH_SIZE = 8
-_SIZES = ("batch_size", "seq_len", "image_size")
+SIZES = ("batch_size", "seq_len", "image_size")
+"""Options of the sizes of a model's inputs."""
 
 
 def capture_source(
@@ -155,7 +156,7 @@ def _function_builder(source: str, options: dict[str, Any], *, splits_experts: b
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{source}: found no signature ({error}); allowed: a Python function") from error
-    for name in _SIZES:
+    for name in SIZES:
         if options[name] is not None and name not in parameters:
             raise ConfigError(
                 f"{flag(name)}: found {options[name]}, but {source} has no parameter '{name}'; "

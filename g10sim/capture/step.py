@@ -55,14 +55,10 @@ def capture_step(
     output's ``loss``, or the sum of its tensors that have a gradient, then backward, the optimizer's step and
     ``zero_grad``. ``build`` may also return its own step: a callable without arguments, or a generator
     that yields after every step. A step is run once before the recording, so that the optimizer's states
-    exist. Durations
-    come from the roofline of ``gpu`` (a bundled name, a YAML file or a description). ``batch_size`` defaults
-    to the first dimension of the first input; ``origin`` is added to what the trace says about its making;
-    ``options`` are those of ``StepOptions``: ``dtype``, ``autocast``, ``master_weights``, ``optimizer``,
-    ``optimizer_form``, ``momentum``, ``attention``, ``activation_checkpointing``, ``cudnn_pooling``,
-    ``inference``, ``steps``, ``workspace``, ``generate``, ``cache``.
-
-    With ``measure`` durations are those that the CUDA device of this computer takes, where it can tell.
+    exist. Durations come from the roofline of ``gpu`` (a bundled name, a YAML file or a description), with
+    ``measure`` from the CUDA device of this computer, where it can tell. ``batch_size`` defaults to the first
+    dimension of the first input; ``origin`` is added to what the trace says about its making; ``options`` are
+    the fields of ``StepOptions``.
 
     Raises ConfigError for a wrong option, TraceError for a model whose step cannot be captured.
     """

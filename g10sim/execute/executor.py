@@ -126,7 +126,10 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
             yield
             self._finish()
         except BaseException:
-            self._put_back()
+            self._is_open = False
+            with _disable_current_modes():
+                self.account.restore()
+                self._undo.apply()
             raise
         finally:
             self._is_open, self._undo = False, Undo(())
@@ -163,12 +166,6 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         with _disable_current_modes():
             self._end_kernels(self._kernels)
 
-    def _put_back(self) -> None:
-        self._is_open = False
-        with _disable_current_modes():
-            self.account.restore()
-            self._undo.apply()
-
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Return False: no step is compiled, and keeping the compiler out costs 10 us an operator."""
@@ -204,7 +201,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         self._bind_all(work.call.inputs, tensors)
         if work.is_list:
             return self._run_list(work, func, args, kwargs)
-        self._before(work.call, work.needed, work.births)
+        self._before(range(work.call.first, work.call.end), work.needed, work.births)
         if known.writes:
             self._note(func, args, kwargs)
         result = func(*args, **kwargs)
@@ -262,14 +259,14 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
             account.unbind(number)
         account.bind(number, storage)
 
-    def _before(self, call: Call, needed: frozenset[int], births: Sequence[int]) -> None:
+    def _before(self, kernels: range, needed: frozenset[int], births: Sequence[int]) -> None:
         """Have the tensors of an operator on the device, and room for those that it makes."""
-        self._end_kernels(call.first)
+        self._end_kernels(kernels.start)
         if self._steps and not self._mover.is_idle:
-            for kernel in range(call.first, call.end):
-                self._mover.start(kernel, self._needs[kernel], needed, call.end - 1)
+            for kernel in kernels:
+                self._mover.start(kernel, self._needs[kernel], needed, kernels[-1])
         self._demand(needed, births)
-        self._marks += [self._memory.pace()] * (call.end - call.first)
+        self._marks += [self._memory.pace()] * len(kernels)
 
     def _end_kernels(self, until: int) -> None:
         """Release what has died in the kernels before one, and let the guide act on their ends."""
@@ -313,12 +310,12 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         """Run an operator on lists in the launches of the trace, each with its tensors alone."""
         results: list[Any] = []
         done = 0
-        for launch in launches_of(work.call, args, kwargs, self.account.number_of, self._needs):
-            call = work.call._replace(first=launch.first, end=launch.end)
-            births = [number for kernel in range(launch.first, launch.end) for number in self._born[kernel]]
-            self._before(call, launch.needed, births)
-            self._note(func, launch.args, launch.kwargs)
-            result = func(*launch.args, **launch.kwargs)
+        launches = launches_of(work.call, args, kwargs, self.account.number_of, self._needs)
+        for kernels, needed, given, named in launches:
+            births = [number for kernel in kernels for number in self._born[kernel]]
+            self._before(kernels, needed, births)
+            self._note(func, given, named)
+            result = func(*given, **named)
             if result is not None:
                 results += result
                 self._bind_all(work.call.outputs[done : len(results)], results[done:])

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from g10sim.execute.script import Call
 
-
-@dataclass(frozen=True)
-class Launch:
-    """Kernels ``first`` to ``end - 1``, the tensors that they need, and the arguments that they work on."""
-
-    first: int
-    end: int
-    needed: frozenset[int]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+Launch = tuple[range, frozenset[int], tuple[Any, ...], Mapping[str, Any]]
+"""Kernels, the tensors that they need, and the arguments that they work on."""
 
 
 def launches_of(
@@ -56,13 +47,8 @@ def launches_of(
         chosen = [place for place in range(count) if last[place] == kernel]
         end = call.end if kernel == ends[-1] else kernel + 1
         needed = singles.union(*(numbers[place] for place in chosen), *needs[first:end])
-        yield Launch(
-            first,
-            end,
-            frozenset(needed),
-            tuple(_cut(value, count, chosen) for value in args),
-            {name: _cut(value, count, chosen) for name, value in kwargs.items()},
-        )
+        own = {name: _cut(value, count, chosen) for name, value in kwargs.items()}
+        yield range(first, end), frozenset(needed), tuple(_cut(one, count, chosen) for one in args), own
         first = end
 
 

@@ -19,7 +19,7 @@ from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.options import StepOptions, flag, step_options
 from g10sim.capture.own import OwnStep, Steps
 from g10sim.capture.refusal import refusal
-from g10sim.capture.source import find_source, importing_from_here
+from g10sim.capture.source import SIZES, find_source, importing_from_here
 from g10sim.capture.step import make_step
 from g10sim.capture.workload import Step
 from g10sim.config.behaviour import BehaviourSpec
@@ -97,17 +97,8 @@ class Source:
         return step
 
 
-def open_source(
-    source: str,
-    *,
-    device: str = MAIN,
-    batch_size: int | None = None,
-    seq_len: int | None = None,
-    image_size: int | None = None,
-    settings: Sequence[str] = (),
-    **options: Any,
-) -> Source:
-    """Find a source, named and with options as for ``g10sim.capture.capture_source``.
+def open_source(source: str, *, device: str = MAIN, settings: Sequence[str] = (), **options: Any) -> Source:
+    """Find a source, named and with sizes and options as for ``g10sim.capture.capture_source``.
 
     Raises ConfigError for a device that is not there, and for options that no step that computes has.
     """
@@ -115,9 +106,9 @@ def open_source(
     for name in _NOT_HERE:
         if options.get(name):
             raise ConfigError(f"{flag(name)}: found {options[name]}; allowed: captures only")
+    sizes = {name: options.pop(name, None) for name in SIZES}
     how = step_options(options)
     make_torchvision_importable()
-    sizes = {"batch_size": batch_size, "seq_len": seq_len, "image_size": image_size}
     found = find_source(source, how, settings, **sizes)
     return Source(source, how, found.build, found.model, found.batch_size, device)
 

@@ -85,19 +85,16 @@ def _step(path: Path, nodes: Mapping[int, Node], wanted: int | None) -> tuple[di
     """Return the nodes of a step, over all threads, and words on it; all where steps are not marked."""
     numbers = list(nodes)
     done = list(accumulate((bool(node.schema) or node.is_kernel for node in nodes.values()), initial=0))
-    steps: list[Node] = []
     spans: list[tuple[int, int]] = []
-    works: list[int] = []
-    for place, node in enumerate(nodes.values()):
-        if node.name.startswith(STEP) and (not spans or place >= spans[-1][1]):
-            first, end = place, _end(place, nodes, numbers)
-            steps.append(node)
+    sizes: list[tuple[str, float]] = []
+    for first, node in enumerate(nodes.values()):
+        if node.name.startswith(STEP) and (not spans or first >= spans[-1][1]):
+            end = _end(first, nodes, numbers)
             spans.append((first, end))
-            works.append(done[end] - done[first])
-    if wanted is None and not any(works):
-        words = "all: no step has operators" if steps else "all of the file: no step is marked"
+            sizes.append((node.name, float(done[end] - done[first])))
+    if wanted is None and not any(size for _, size in sizes):
+        words = "all: no step has operators" if sizes else "all of the file: no step is marked"
         return dict(nodes), words
-    sizes = [(node.name, float(count)) for node, count in zip(steps, works, strict=True)]
     position, words = chosen_step(sizes, wanted, str(path))
     first, end = spans[position]
     return {number: nodes[number] for number in numbers[first:end]}, words

@@ -202,8 +202,7 @@ def _events(entries: Sequence[Entry], *, is_timed: bool) -> Iterator[Event]:
 
 
 def _time(entry: Entry) -> int:
-    found: int = entry.get("time_us", "microseconds", int)
-    return found
+    return int(entry.get("time_us", "microseconds", int))
 
 
 def _segment(entry: Entry) -> Block:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def _block_problems(
     if block.times > 1 and block.shift:
         found = _RepeatedReferences(block, exists).problem(tensors)
         if found is not None:
-            yield Problem("kernel", start + found.number, found.message)
+            yield Problem("kernel", start + found[0], found[1])
 
 
 def _stored(items: Sequence[Item]) -> Iterator[tuple[int, Item]]:
@@ -225,11 +225,8 @@ def first_on_cpu(trace: Trace) -> str:
     return next(found, "")
 
 
-class _Found(NamedTuple):
-    """A broken rule in a kernel, by its number in the block and all its repetitions."""
-
-    number: int
-    message: str
+_Found = tuple[int, str]
+"""A broken rule in a kernel, by its number in the block and all its repetitions."""
 
 
 def _before_it_exists(tensor: int, tensors: Sequence[Tensor]) -> str:
@@ -270,7 +267,7 @@ class _RepeatedReferences:
         kernel = self._block.items[number]
         found = f"found unknown tensor {largest + last}, as tensor {largest} the last time"
         message = f"{shown(kernel.name)}: {found}; allowed: 0 to {count - 1}"
-        return _Found(number + (self._block.times - 1) * len(self._block.items), message)
+        return number + (self._block.times - 1) * len(self._block.items), message
 
     def _too_early(self, tensors: Sequence[Tensor]) -> _Found | None:
         """Return the first kernel that reads what no kernel before it wrote; note what all of them write."""
@@ -289,7 +286,7 @@ class _RepeatedReferences:
                 tensor, number = int(read[which] + self._shifts[time]), int(numbers[which])
                 name = shown(block.items[number].name)
                 message = f"{name}: {_before_it_exists(tensor, tensors)}"
-                return _Found(number + (int(time) + 1) * len(block.items), message)
+                return number + (int(time) + 1) * len(block.items), message
         self._exists[ids] = True
         return None
 

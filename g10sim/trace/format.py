@@ -202,26 +202,16 @@ class _Reader(RecordReader):
 
     def read(self) -> Trace:
         self._known: dict[Any, Any] = {}
-        header = self._header()
-        tensors = self._items(header["tensors"], "tensor", _REPEATED_TENSORS, self._tensor)
-        kernels = self._items(header["kernels"], "kernel", _REPEATED_KERNELS, self._kernel)
-        self.finish(f"{len(tensors)} tensors and {len(kernels)} kernels")
-        return Trace(
-            model=header["model"],
-            batch_size=header["batch_size"],
-            ticks_per_second=header["ticks_per_second"],
-            tensors=tensors,
-            kernels=kernels,
-            origin=header["origin"],
-        )
-
-    def _header(self) -> dict[str, Any]:
         header = self.header(FORMAT, (VERSION, REPEATING), _HEADER, counts=("tensors", "kernels"))
         for key, value in header["origin"].items():
             if type(value) is not str:
                 self.fail(f"origin.{key}: found {shown(value)}; allowed: a text")
         self._repeats = header["version"] == REPEATING
-        return header
+        tensors = self._items(header["tensors"], "tensor", _REPEATED_TENSORS, self._tensor)
+        kernels = self._items(header["kernels"], "kernel", _REPEATED_KERNELS, self._kernel)
+        self.finish(f"{len(tensors)} tensors and {len(kernels)} kernels")
+        facts = header["model"], header["batch_size"], header["ticks_per_second"]
+        return Trace(*facts, tensors, kernels, header["origin"])
 
     def _items(
         self, promised: int, subject: str, repetition: Fields, read: Callable[[dict[str, Any]], Item]

@@ -89,9 +89,6 @@ class _Stages:
         self._crossings: dict[_Crossing, list[int]] = {}
         self._connect()
 
-    def _refusal(self, found: str, allowed: str) -> TraceError:
-        return TraceError(f"{self._place}: found {found}; allowed: {allowed}")
-
     def _put(self, kernel: Kernel, stage: int) -> None:
         self._stages[kernel.id] = stage
         for tensor in kernel.touched:
@@ -101,12 +98,13 @@ class _Stages:
         """Give every kernel of a micro-batch its stage."""
         passes = [one for one in self._passes if one.micro_batch]
         if not passes:
-            raise self._refusal("no micro-batches", "kernels with micro_batch")
+            raise TraceError.at(self._place, "no micro-batches", "kernels with micro_batch")
         for one in passes:
             is_backward = one.phase is Phase.BACKWARD
             cuts = [self._boundary(block, one) for block in self._begin]
             if sorted(set(cuts), reverse=is_backward) != cuts:
-                raise self._refusal(
+                raise TraceError.at(
+                    self._place,
                     f"stages that begin with {', '.join(map(shown, self._begin))}",
                     "blocks in the order of the forward pass, which the backward pass runs the other way",
                 )
@@ -118,7 +116,8 @@ class _Stages:
         """Return where a block begins in a forward pass, or ends in a backward pass."""
         blocks = [kernel.block for kernel in self._passes[one]]
         if block not in blocks:
-            raise self._refusal(
+            raise TraceError.at(
+                self._place,
                 f"no block {shown(block)} in the {one.phase} pass of micro-batch {one.micro_batch}",
                 ", ".join(dict.fromkeys(filter(None, blocks))) or "kernels with layers",
             )
@@ -145,7 +144,8 @@ class _Stages:
         written, homes = self._trace.written, self._homes
         found = {stage for tensor in kernel.touched if tensor in written for stage in homes.get(tensor, ())}
         if len(found) > 1:
-            raise self._refusal(
+            raise TraceError.at(
+                self._place,
                 f"kernel {kernel.id} ({kernel.name}), of no micro-batch, with tensors of {len(found)} stages",
                 "an optimizer that updates one weight at a time (foreach=False), nothing over all weights",
             )
@@ -156,7 +156,8 @@ class _Stages:
         for tensor, stages in self._homes.items():
             given = self._trace.tensors[tensor]
             if given.persistent and tensor in written and len(stages) > 1:
-                raise self._refusal(
+                raise TraceError.at(
+                    self._place,
                     f"{shown(given.name)}, which lasts, is written, and is used by {len(stages)} stages",
                     "weights that one stage uses",
                 )
@@ -192,7 +193,8 @@ class _Stages:
         copies.writer = stage, one
 
     def _crosses_again(self, tensor: int) -> TraceError:
-        return self._refusal(
+        return TraceError.at(
+            self._place,
             f"{shown(self._trace.tensors[tensor].name)}, which a stage has sent and uses with other contents",
             "tensors that cross between stages once",
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from g10sim.errors import TraceError
 from g10sim.registry import not_found
 from g10sim.trace.batches import layer_paths
-from g10sim.trace.model import Device, Kernel, Trace
+from g10sim.trace.model import Device, Trace
 
 
 def on_cpu(
@@ -38,11 +38,9 @@ def on_cpu(
         choices = sorted(name for name in names if name and not name.isdigit())
         raise TraceError(f"{place}: found no kernel of module '{unknown}'{not_found(unknown, choices)}")
     kernels = tuple(
-        _moved(kernel) if number in layers or set(modules) & set(path) else kernel
+        replace(kernel, device=Device.CPU, duration=0, fault_profile=None)
+        if number in layers or set(modules) & set(path)
+        else kernel
         for kernel, number, path in zip(trace.kernels, numbers, paths, strict=True)
     )
     return replace(trace, kernels=kernels)
-
-
-def _moved(kernel: Kernel) -> Kernel:
-    return replace(kernel, device=Device.CPU, duration=0, fault_profile=None)
