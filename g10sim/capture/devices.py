@@ -166,6 +166,12 @@ def require_cuda() -> str:
     return str(torch.cuda.get_device_name())
 
 
+def synchronize(device: str) -> None:
+    """Wait until a CUDA device has finished; main memory always has."""
+    if device == CUDA:
+        torch.cuda.synchronize()
+
+
 @contextmanager
 def _number_formats(options: StepOptions) -> Iterator[None]:
     """Make tensors in the format of the options, and let tensor cores round products if they say so."""

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 
 from g10sim.analysis.gpus import GpuTimingSpec
 from g10sim.capture.attention import NAMESPACE
-from g10sim.capture.devices import CUDA, on_device, require_cuda
+from g10sim.capture.devices import CUDA, on_device, require_cuda, synchronize
 from g10sim.capture.operators import launches_nothing
 from g10sim.capture.options import StepOptions
 from g10sim.capture.recorder import KernelDraft, Recorder
@@ -249,7 +249,7 @@ def profile_steps(run: Callable[[], None], path: Path, *, device: str = CUDA) ->
         for number in range(MEASURED_STEPS):
             with record_function(f"{STEP}{number}"), _Marker():
                 run()
-            _finish(device)
+            synchronize(device)
     recorded.export_chrome_trace(str(path))
 
 
@@ -325,14 +325,9 @@ def _timed(run: Callable[[], Any], device: str) -> int:
     begin.record()
     run()
     end.record()
-    _finish(device)
+    synchronize(device)
     milliseconds: float = begin.elapsed_time(end)
     return round(milliseconds * 1e6)
-
-
-def _finish(device: str) -> None:
-    if device == CUDA:
-        torch.cuda.synchronize()
 
 
 def keep_in(calls: list[RecordedCall]) -> Callable[[Any, Any, Any], None]:

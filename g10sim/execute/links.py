@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from g10sim.capture.devices import CUDA
+from g10sim.capture.devices import CUDA, synchronize
 from g10sim.execute.running import MAIN
 
 _WARM, _REPEATS = 1, 5
@@ -93,17 +93,12 @@ def fastest(run: Callable[[], Any], device: str) -> float:
     """Return the seconds of the fastest of several runs after one, until the device has finished."""
     found = []
     for _ in range(_WARM + _REPEATS):
-        _synchronize(device)
+        synchronize(device)
         start = time.perf_counter()
         run()
-        _synchronize(device)
+        synchronize(device)
         found.append(time.perf_counter() - start)
     return min(found[_WARM:])
-
-
-def _synchronize(device: str) -> None:
-    if device == CUDA:
-        torch.cuda.synchronize()
 
 
 def device_name(device: str) -> str:
