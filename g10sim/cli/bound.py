@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from g10sim.analysis.bound.bound import CHECKPOINTS, Bound, iteration_bound
 from g10sim.analysis.footprint import peak_live_bytes
@@ -18,18 +18,18 @@ from g10sim.trace.format import load_trace
 
 def bound(
     file: TraceFile,
-    system: Annotated[str, typer.Option(help="Hardware preset or YAML file.", show_default=False)],
+    system: Annotated[str, Option(help="Hardware preset or YAML file.", show_default=False)],
     steady: Annotated[
-        bool, typer.Option("--steady", help="Bound the average of many iterations instead of a single one.")
+        bool, Option("--steady", help="Bound the average of many iterations instead of a single one.")
     ] = False,
     lp: Annotated[
-        bool, typer.Option("--lp", help="Solve a linear program: higher than the closed form, or equal.")
+        bool, Option("--lp", help="Solve a linear program: higher than the closed form, or equal.")
     ] = False,
     recompute: Annotated[
-        bool, typer.Option("--recompute", help="Let tensors be dropped and computed again; implies --lp.")
+        bool, Option("--recompute", help="Let tensors be dropped and computed again; implies --lp.")
     ] = False,
     checkpoints: Annotated[
-        int, typer.Option(min=1, help="Kernels at which the linear program looks at memory.")
+        int, Option(min=1, help="Kernels at which the linear program looks at memory.")
     ] = CHECKPOINTS,
 ) -> None:
     """Show the time that no paged policy can beat on a trace, and what makes it so."""

@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 
 import typer
 import yaml
+from typer import Argument, Option
 
 from g10sim.cli.options import DEFAULT_SYSTEM, chosen
 from g10sim.cli.output import say, warn
@@ -32,20 +33,18 @@ def calibrate() -> None:
 
 @app.command()
 def links(
-    file: Annotated[Path, typer.Argument(help="What nvbandwidth -j printed.", show_default=False)],
+    file: Annotated[Path, Argument(help="What nvbandwidth -j printed.", show_default=False)],
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="System to write (.yaml).", show_default="standard output"),
+        Path | None, Option("-o", "--output", help="System to write (.yaml).", show_default="standard output")
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="System that everything but the link is taken from: a preset, or a YAML file.")
+        str, Option(help="System that everything but the link is taken from: a preset, or a YAML file.")
     ] = DEFAULT_SYSTEM,
     engine: Annotated[
-        str, typer.Option(help="Copies by copy engines (copy) or by kernels (sm).", metavar="copy|sm")
+        str, Option(help="Copies by copy engines (copy) or by kernels (sm).", metavar="copy|sm")
     ] = "copy",
     gpu_index: Annotated[
-        int | None,
-        typer.Option(min=0, help="GPU whose values count.", show_default="median of all"),
+        int | None, Option(min=0, help="GPU whose values count.", show_default="median of all")
     ] = None,
 ) -> None:
     """Make a system whose link to host memory is as fast as NVIDIA's nvbandwidth measured."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
 from g10sim.analysis.gpus import GpuTimingSpec, load_gpu
@@ -145,19 +146,16 @@ def _sizes(trace: Trace) -> str:
 
 
 def recapture(
-    manifest: Annotated[Path, typer.Argument(help="MANIFEST.yaml of the traces.", show_default=False)],
+    manifest: Annotated[Path, Argument(help="MANIFEST.yaml of the traces.", show_default=False)],
     output: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--output", "-o", help="Directory to write to.", show_default="the manifest's, over its files"
         ),
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Trace file to make again.", show_default="all")
-    ] = None,
+    only: Annotated[list[str] | None, Option(help="Trace file to make again.", show_default="all")] = None,
     gpu: Annotated[
-        str | None,
-        typer.Option(help="GPU in place of those of the commands, with -o.", show_default=False),
+        str | None, Option(help="GPU in place of those of the commands, with -o.", show_default=False)
     ] = None,
 ) -> None:
     """Make the traces of a manifest again, each with its command, and write what came of it."""

@@ -7,47 +7,40 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any, TypeAlias
 
-import typer
 from pydantic.fields import FieldInfo
+from typer import Argument, Option
 
 from g10sim.capture.options import Otherwise, StepOptions, flag
 
 Command: TypeAlias = Callable[..., None]
 
-Source: TypeAlias = Annotated[
+Source = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="SOURCE",
         help="hf:NAME, diffusers:NAME, timm:NAME, torchvision:NAME, or module:function, which returns "
         "(model, inputs), a step or a generator of steps.",
     ),
 ]
-Gpu: TypeAlias = Annotated[
-    str, typer.Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")
+Gpu = Annotated[str, Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")]
+BatchSize = Annotated[int | None, Option(help="Samples in a step.", show_default="8")]
+SeqLen = Annotated[int | None, Option(help="Tokens in a sample.", show_default="512, or the model's most")]
+ImageSize = Annotated[
+    int | None, Option(help="Height and width of an image in pixels.", show_default="the model's")
 ]
-BatchSize: TypeAlias = Annotated[int | None, typer.Option(help="Samples in a step.", show_default="8")]
-SeqLen: TypeAlias = Annotated[
-    int | None, typer.Option(help="Tokens in a sample.", show_default="512, or the model's most")
-]
-ImageSize: TypeAlias = Annotated[
-    int | None, typer.Option(help="Height and width of an image in pixels.", show_default="the model's")
-]
-Settings: TypeAlias = Annotated[
+Settings = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         help="Set a key of an hf: model's configuration, such as hidden_size=64.",
         metavar="KEY=VALUE",
     ),
 ]
-Measure: TypeAlias = Annotated[
-    bool, typer.Option("--measure", help="Measure the times on the CUDA device of this computer.")
-]
-Strict: TypeAlias = Annotated[
+Measure = Annotated[bool, Option("--measure", help="Measure the times on the CUDA device of this computer.")]
+Strict = Annotated[
     bool,
-    typer.Option(
-        "--strict",
-        help="Refuse a step in which operators of unknown cost are more than 1% of bytes or time.",
+    Option(
+        "--strict", help="Refuse a step in which operators of unknown cost are more than 1% of bytes or time."
     ),
 ]
 
@@ -76,7 +69,7 @@ def _parameter(name: str, field: FieldInfo) -> Parameter:
     """Return the parameter of a command that stands for a field."""
     words = next((one.words for one in field.metadata if isinstance(one, Otherwise)), True)
     declared = [flag(name)] if field.annotation is bool else []  # no option that says no
-    option = typer.Option(*declared, help=field.description, show_default=words)
+    option = Option(*declared, help=field.description, show_default=words)
     return Parameter(
         name, Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[field.annotation, option]
     )

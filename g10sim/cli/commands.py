@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 import g10sim
@@ -16,9 +17,9 @@ from g10sim.cli.output import say
 
 _FUNCTIONS = {
     "run": "run",
-    "validate": "validate",
-    "claims": "claims",
-    "measured": "measured",
+    "validate": "published",
+    "claims": "published",
+    "measured": "published",
     "reproduce": "reproduce",
     "plot": "reproduce",
     "explain": "explain",
@@ -126,8 +127,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _g10sim(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+        bool, Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Take no options but that of the version."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from g10sim.cli import capture_options as options
 from g10sim.cli.options import DEFAULT_SYSTEM, sizes
@@ -28,38 +29,36 @@ from g10sim.errors import ConfigError
 def execute(
     source: options.Source,
     plan: Annotated[
-        Path | None, typer.Option(help="Saved plan (.g10p) for the step's trace.", show_default=False)
+        Path | None, Option(help="Saved plan (.g10p) for the step's trace.", show_default=False)
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="Policy that plans and decides while the step runs.", show_default="on demand"),
+        Option(help="Policy that plans and decides while the step runs.", show_default="on demand"),
     ] = None,
     budget: Annotated[
-        str, typer.Option(help="Bytes on the device, such as 12GiB, or a share of the step's peak: 60%.")
+        str, Option(help="Bytes on the device, such as 12GiB, or a share of the step's peak: 60%.")
     ] = "60%",
-    steps: Annotated[int, typer.Option(min=1, help="Steps that are executed.")] = 3,
-    device: Annotated[str, typer.Option(help="cpu (an account of bytes in main memory) or cuda.")] = "cpu",
+    steps: Annotated[int, Option(min=1, help="Steps that are executed.")] = 3,
+    device: Annotated[str, Option(help="cpu (an account of bytes in main memory) or cuda.")] = "cpu",
     gpu: options.Gpu = "a100-40g",
     system: Annotated[
-        str, typer.Option(help="System that policies plan for and that is simulated.")
+        str, Option(help="System that policies plan for and that is simulated.")
     ] = DEFAULT_SYSTEM,
     check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Compare all values with the plain step's.")
+        bool, Option("--check/--no-check", help="Compare all values with the plain step's.")
     ] = True,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="CSV with a row for each kernel.", show_default="none"),
+        Path | None, Option("-o", "--output", help="CSV with a row for each kernel.", show_default="none")
     ] = None,
     live: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--live/--as-simulated",
             help="The policy decides while the step runs, or the moves of its simulation are carried out.",
         ),
     ] = True,
     measure: Annotated[
-        bool,
-        typer.Option("--measure", help="SOURCE is a YAML file of models, budgets and policies to measure."),
+        bool, Option("--measure", help="SOURCE is a YAML file of models, budgets and policies to measure.")
     ] = False,
     batch_size: options.BatchSize = None,
     seq_len: options.SeqLen = None,

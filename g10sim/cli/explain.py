@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from g10sim.cli.options import (
     CellNumber,
@@ -34,13 +34,13 @@ def explain(
     policy: PolicyName = "",
     trace: TraceName = "",
     where: WhereOption = None,
-    job: Annotated[int, typer.Option(min=0, help="Number of the job, where a cell has several.")] = 0,
+    job: Annotated[int, Option(min=0, help="Number of the job, where a cell has several.")] = 0,
     kernel: Annotated[
-        int | None, typer.Option(min=0, help="Look at one kernel only, by its number.", show_default=False)
+        int | None, Option(min=0, help="Look at one kernel only, by its number.", show_default=False)
     ] = None,
     simulate: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--what-if/--no-what-if",
             help="Simulate again with one thing changed at a time, however long it takes; or never. "
             f"[default: name the best three; of other policies only where all takes at most {_PATIENCE} s]",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import typer
+from typer import Argument, Option
 
 from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError
@@ -15,26 +15,25 @@ from g10sim.units import parse_bytes
 
 DEFAULT_SYSTEM = "a100-40g-pcie3-znand"
 
-ResultsDirectory = Annotated[Path, typer.Argument(help="Directory of results.", show_default=False)]
+ResultsDirectory = Annotated[Path, Argument(help="Directory of results.", show_default=False)]
 CellNumber = Annotated[
-    int | None, typer.Option("--cell", min=0, help="Number of the cell.", show_default="the only one")
+    int | None, Option("--cell", min=0, help="Number of the cell.", show_default="the only one")
 ]
-TraceFile = Annotated[Path, typer.Argument(help="Trace file.", show_default=False)]
-TraceOutput = Annotated[Path, typer.Option("-o", "--output", help="Trace file to write (.g10t).")]
+TraceFile = Annotated[Path, Argument(help="Trace file.", show_default=False)]
+TraceOutput = Annotated[Path, Option("-o", "--output", help="Trace file to write (.g10t).")]
 SchedulerOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Simulate on the Dask cluster of this scheduler: its address or its scheduler file.",
         metavar="ADDRESS",
     ),
 ]
 WorkersOption = Annotated[
-    int | None,
-    typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="1"),
+    int | None, Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="1")
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         help="Set a dotted key of the configuration, such as system.host.memory='64 GiB'; may be repeated.",
         metavar="KEY=VALUE",
@@ -42,7 +41,7 @@ SettingsOption = Annotated[
 ]
 WhereOption = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--where",
         metavar="COLUMN=VALUE",
         help="Only cells with this value in a column or swept key; may be repeated.",
@@ -51,13 +50,13 @@ WhereOption = Annotated[
 ]
 PolicyName = Annotated[
     str,
-    typer.Option(
+    Option(
         "--policy", help="Only cells of this policy, by its key or label.", metavar="NAME", show_default=False
     ),
 ]
 TraceName = Annotated[
     str,
-    typer.Option(
+    Option(
         "--trace",
         help="Only cells of this trace, by the name of its file.",
         metavar="NAME",
@@ -66,7 +65,7 @@ TraceName = Annotated[
 ]
 AddPolicyOption = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--add-policy",
         metavar="POLICY",
         help="A policy more, by its key or as module:Class; may be repeated.",
@@ -74,16 +73,14 @@ AddPolicyOption = Annotated[
     ),
 ]
 TrustOption = Annotated[
-    bool,
-    typer.Option("--trust", help="Import the policies 'module:Class' that the results name: code that runs."),
+    bool, Option("--trust", help="Import the policies 'module:Class' that the results name: code that runs.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, with exact numbers, in place of text.")]
+JsonOption = Annotated[bool, Option("--json", help="Write JSON, with exact numbers, in place of text.")]
 VerboseOption = Annotated[
-    bool,
-    typer.Option("--verbose", "-v", help="Name the files that are read and the cells that are reused."),
+    bool, Option("--verbose", "-v", help="Name the files that are read and the cells that are reused.")
 ]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Run every cell, also those that an earlier run finished.")
+    bool, Option("--force", help="Run every cell, also those that an earlier run finished.")
 ]
 
 _Choice = TypeVar("_Choice", bound=str)

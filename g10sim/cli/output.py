@@ -18,12 +18,12 @@ from typing import Any, TextIO
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console, JustifyMethod
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from g10sim.cli.terminal import SafeConsole
 from g10sim.errors import G10SimError, notes_of
 from g10sim.results.keyed import write_csv
 from g10sim.text import printable
@@ -33,6 +33,26 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _MORE = "allowed: a higher limit (ulimit -a shows them), or fewer workers (-j)"
 _PIPED_WIDTH = 250
 _FAILURES_NAMED = 3
+
+
+class SafeConsole(Console):
+    """A console that writes unprintable characters of names and messages as escapes.
+
+    A terminal would obey them: clear the screen, change its title, or show text in another order. Names
+    between colons stay as they are.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"emoji": False, **options})
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as usual, each piece of text without control characters."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                lines = (printable(line) for line in segment.text.split("\n"))
+                yield Segment("\n".join(lines), segment.style)
 
 
 class InterruptionError(G10SimError):

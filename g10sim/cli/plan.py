@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from g10sim.cli.options import DEFAULT_SYSTEM, TraceFile, chosen, sizes
 from g10sim.cli.output import say, show_table, write_table
@@ -31,47 +32,43 @@ _SHOWN_ELSEWHERE = ("tensor", "tensors", "target")
 
 TraceOption = Annotated[
     Path | None,
-    typer.Option(
-        "--trace", help="Trace that the plan is for: checks the plan and adds bytes.", show_default=False
-    ),
+    Option("--trace", help="Trace that the plan is for: checks the plan and adds bytes.", show_default=False),
 ]
-MovesOption = Annotated[int, typer.Option("--moves", min=0, help="Number of moves to list.")]
+MovesOption = Annotated[int, Option("--moves", min=0, help="Number of moves to list.")]
 
 
 @app.command()
 def swaps(
     file: TraceFile,
     system: Annotated[
-        str, typer.Option(help="Hardware preset or YAML file, except for its GPU memory.")
+        str, Option(help="Hardware preset or YAML file, except for its GPU memory.")
     ] = DEFAULT_SYSTEM,
     limits: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--limit",
             help="Memory of the GPU, such as '20 GiB'; may be repeated.",
             show_default="steps of the load",
         ),
     ] = None,
     steps: Annotated[
-        int, typer.Option(min=1, help="Limits between the least load and the peak, without --limit.")
+        int, Option(min=1, help="Limits between the least load and the peak, without --limit.")
     ] = 6,
     scores: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--score",
             help=f"Order of candidates: {', '.join(SCORES)}; may be repeated.",
             show_default="swdoa",
         ),
     ] = None,
     mode: Annotated[
-        str, typer.Option(help=f"Swap as much as the limit needs, or as costs nothing: {' or '.join(MODES)}.")
+        str, Option(help=f"Swap as much as the limit needs, or as costs nothing: {' or '.join(MODES)}.")
     ] = MODES[0],
-    simulate: Annotated[bool, typer.Option(help="Simulate every plan.")] = True,
+    simulate: Annotated[bool, Option(help="Simulate every plan.")] = True,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", help="Write the table as CSV, in bytes and cycles.", show_default=False
-        ),
+        Option("-o", "--output", help="Write the table as CSV, in bytes and cycles.", show_default=False),
     ] = None,
 ) -> None:
     """Swap tensors that no kernel uses around the load peak: overhead as planned and as simulated.
@@ -127,7 +124,7 @@ def _steps(least: int, peak: int, steps: int) -> list[int]:
 
 @app.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="Plan file (.g10p, or a published prefetch guide).")],
+    file: Annotated[Path, Argument(help="Plan file (.g10p, or a published prefetch guide).")],
     trace_file: TraceOption = None,
     moves: MovesOption = 20,
 ) -> None:
@@ -147,8 +144,8 @@ def show(
 
 @app.command()
 def diff(
-    first: Annotated[Path, typer.Argument(help="Plan file.")],
-    second: Annotated[Path, typer.Argument(help="Plan file to compare with it.")],
+    first: Annotated[Path, Argument(help="Plan file.")],
+    second: Annotated[Path, Argument(help="Plan file to compare with it.")],
     trace_file: TraceOption = None,
     moves: MovesOption = 20,
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from typer import Argument, Option
 
 from g10sim.cli.options import DEFAULT_SYSTEM, TraceFile, sizes
 from g10sim.cli.output import say
@@ -35,10 +36,9 @@ def commands() -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Key of the policy, like my_policy; also the package's name.")],
+    name: Annotated[str, Argument(help="Key of the policy, like my_policy; also the package's name.")],
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Directory to make.", show_default="./NAME"),
+        Path | None, Option("-o", "--output", help="Directory to make.", show_default="./NAME")
     ] = None,
 ) -> None:
     """Make an installable package with a policy, its tests, a README and an experiment."""
@@ -63,27 +63,25 @@ def new(
 @app.command()
 def step(
     file: TraceFile,
-    policy: Annotated[str, typer.Argument(help="Name of the policy, or module:Class.", show_default=False)],
-    system: Annotated[str, typer.Option(help="Hardware preset or YAML file.")] = DEFAULT_SYSTEM,
+    policy: Annotated[str, Argument(help="Name of the policy, or module:Class.", show_default=False)],
+    system: Annotated[str, Option(help="Hardware preset or YAML file.")] = DEFAULT_SYSTEM,
     gpu_memory: Annotated[
-        str, typer.Option(help="Memory of the GPU, such as '16 GiB'.", show_default="that of the system")
+        str, Option(help="Memory of the GPU, such as '16 GiB'.", show_default="that of the system")
     ] = "",
-    iterations: Annotated[int, typer.Option(min=1, help="Iterations to simulate.")] = 2,
+    iterations: Annotated[int, Option(min=1, help="Iterations to simulate.")] = 2,
     first: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--from",
             min=0,
             help="First kernel to show, of the last iteration.",
             show_default="all iterations",
         ),
     ] = None,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="Number of kernels to show.", show_default="all")
-    ] = None,
+    count: Annotated[int | None, Option(min=1, help="Number of kernels to show.", show_default="all")] = None,
     pause: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             help="Wait for Enter after every kernel. [default: where it is read from a terminal]",
             show_default=False,
         ),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from g10sim import plots
 from g10sim.cli.options import (
@@ -38,16 +38,14 @@ ALL = "all"
 
 def reproduce(
     figures: Annotated[
-        str,
-        typer.Option(help="Only these figures, comma-separated, such as fig11,fig15.", show_default="all"),
+        str, Option(help="Only these figures, comma-separated, such as fig11,fig15.", show_default="all")
     ] = "",
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", help="Directory of results and pictures."),
-    ] = Path("results/paper"),
+    output: Annotated[Path, Option("-o", "--output", help="Directory of results and pictures.")] = Path(
+        "results/paper"
+    ),
     workers: Annotated[
         int | None,
-        typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="all cores"),
+        Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="all cores"),
     ] = None,
     scheduler: SchedulerOption = None,
     settings: SettingsOption = None,
@@ -118,34 +116,31 @@ def _failures(outcomes: dict[str, Outcome]) -> list[tuple[str, str]]:
 def plot(
     figure: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="Name of a figure, 'all' for those of the paper, or line, bar or heat with --x.",
             show_default=False,
         ),
     ],
     results: Annotated[
         Path,
-        typer.Option(
-            "--results", help="Directory of results, or of one directory per figure.", show_default=False
-        ),
+        Option("--results", help="Directory of results, or of one directory per figure.", show_default=False),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Directory of the pictures.", show_default="RESULTS/figures"),
+        Option("-o", "--output", help="Directory of the pictures.", show_default="RESULTS/figures"),
     ] = None,
     cell: Annotated[
-        int | None,
-        typer.Option(min=0, help="Number of the cell, for figures of one cell.", show_default=False),
+        int | None, Option(min=0, help="Number of the cell, for figures of one cell.", show_default=False)
     ] = None,
     policy: PolicyName = "",
     trace: TraceName = "",
     where: WhereOption = None,
-    x: Annotated[str, typer.Option("--x", help="Column or swept key on the axis.", show_default=False)] = "",
-    y: Annotated[str, typer.Option("--y", help="Column to show.", show_default="performance")] = "",
+    x: Annotated[str, Option("--x", help="Column or swept key on the axis.", show_default=False)] = "",
+    y: Annotated[str, Option("--y", help="Column to show.", show_default="performance")] = "",
     hue: Annotated[
-        str, typer.Option(help="Column whose values are lines, bars or rows.", show_default="policy")
+        str, Option(help="Column whose values are lines, bars or rows.", show_default="policy")
     ] = "",
-    col: Annotated[str, typer.Option(help="Column whose values are panels.", show_default="trace")] = "",
+    col: Annotated[str, Option(help="Column whose values are panels.", show_default="trace")] = "",
 ) -> None:
     """Draw a figure from results, as PDF and PNG; 'all' draws those that have results.
 
@@ -180,8 +175,7 @@ def _draw_chart(
 def report(
     directory: ResultsDirectory,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="File to write.", show_default="DIRECTORY/report.html"),
+        Path | None, Option("-o", "--output", help="File to write.", show_default="DIRECTORY/report.html")
     ] = None,
     trust: TrustOption = False,
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from g10sim.cli.options import (
     AddPolicyOption,
@@ -24,6 +25,7 @@ from g10sim.cli.options import (
 from g10sim.cli.output import (
     ALL_UNSUPPORTED,
     InterruptionError,
+    SafeConsole,
     WarnOnce,
     complain_of_failures,
     say,
@@ -31,7 +33,6 @@ from g10sim.cli.output import (
     tell,
     telling_what_is_read,
 )
-from g10sim.cli.terminal import SafeConsole
 from g10sim.config.load import load_run, with_policies
 from g10sim.config.schema import run_schema
 from g10sim.display import rounded_seconds
@@ -54,37 +55,28 @@ _SECONDS_BETWEEN_LINES = 60.0
 
 
 def run(
-    config: Annotated[
-        Path | None, typer.Argument(help="Run configuration (YAML).", show_default=False)
-    ] = None,
+    config: Annotated[Path | None, Argument(help="Run configuration (YAML).", show_default=False)] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", help="Directory of results.", show_default="the configuration's output"
-        ),
+        Option("-o", "--output", help="Directory of results.", show_default="the configuration's output"),
     ] = None,
     workers: WorkersOption = None,
     scheduler: SchedulerOption = None,
     settings: SettingsOption = None,
     policies: AddPolicyOption = None,
     force: ForceOption = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Test every invariant while simulating: slower.")
-    ] = False,
+    check: Annotated[bool, Option("--check", help="Test every invariant while simulating: slower.")] = False,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Give up a cell after that many seconds.", show_default="no limit"),
+        Option(min=0.001, help="Give up a cell after that many seconds.", show_default="no limit"),
     ] = None,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the whole traceback of cells that fail.")
-    ] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the whole traceback of cells that fail.")] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help=f"Run more than {_MANY_CELLS:,} cells, which are refused otherwise.")
+        bool, Option("--yes", help=f"Run more than {_MANY_CELLS:,} cells, which are refused otherwise.")
     ] = False,
     verbose: VerboseOption = False,
     schema: Annotated[
-        bool,
-        typer.Option("--schema", help="Print the JSON Schema of run configurations and do nothing else."),
+        bool, Option("--schema", help="Print the JSON Schema of run configurations and do nothing else.")
     ] = False,
 ) -> None:
     """Simulate every cell of CONFIG; cells that are finished and unchanged are not run again.

@@ -5,16 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from g10sim import plots
-from g10sim.cli.options import (
-    ForceOption,
-    SchedulerOption,
-    SettingsOption,
-    WorkersOption,
-    choose_executor,
-)
+from g10sim.cli.options import ForceOption, SchedulerOption, SettingsOption, WorkersOption, choose_executor
 from g10sim.cli.output import complain_of_failures, say, show_table, warn
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
@@ -29,22 +23,20 @@ _FIGURE = "knee"
 
 
 def size(
-    config: Annotated[Path, typer.Argument(help="Run configuration (YAML).", show_default=False)],
+    config: Annotated[Path, Argument(help="Run configuration (YAML).", show_default=False)],
     target: Annotated[
-        float,
-        typer.Option(help="Performance to reach; 1 is a GPU with unlimited memory.", show_default=False),
+        float, Option(help="Performance to reach; 1 is a GPU with unlimited memory.", show_default=False)
     ],
     resource: Annotated[
         list[str] | None,
-        typer.Option(help=f"What to search: {', '.join(RESOURCES)}; may be repeated.", show_default="all"),
+        Option(help=f"What to search: {', '.join(RESOURCES)}; may be repeated.", show_default="all"),
     ] = None,
     precision: Annotated[
-        float, typer.Option(help="How far above the least amount an answer may lie, as a share of it.")
+        float, Option(help="How far above the least amount an answer may lie, as a share of it.")
     ] = 0.02,
-    prices: Annotated[Path, typer.Option(help="Price list (YAML).")] = DEFAULT_PRICES,
+    prices: Annotated[Path, Option(help="Price list (YAML).")] = DEFAULT_PRICES,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Directory of results.", show_default="results/NAME-size"),
+        Path | None, Option("-o", "--output", help="Directory of results.", show_default="results/NAME-size")
     ] = None,
     workers: WorkersOption = None,
     scheduler: SchedulerOption = None,

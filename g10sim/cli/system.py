@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Annotated
 
-import typer
 import yaml
 from pydantic_core import to_jsonable_python
+from typer import Argument
 
 from g10sim.cli.options import JsonOption
 from g10sim.cli.output import say, say_json, show_table
@@ -23,9 +23,7 @@ from g10sim.units import format_bytes, format_rate
 
 
 def system(
-    name: Annotated[
-        str | None, typer.Argument(help="System or SSD to show in full.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, Argument(help="System or SSD to show in full.", show_default=False)] = None,
     json: JsonOption = False,
 ) -> None:
     """List the presets of systems and SSDs, or show one with the source of every number."""
@@ -65,9 +63,7 @@ def _tier(tier: Tier) -> str:
 def policies(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="Policy to show with its parameters: a name, or module:Class.", show_default=False
-        ),
+        Argument(help="Policy to show with its parameters: a name, or module:Class.", show_default=False),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -7,16 +7,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from g10sim.cli.options import (
-    CellNumber,
-    PolicyName,
-    ResultsDirectory,
-    TraceName,
-    WhereOption,
-    where_values,
-)
+from g10sim.cli.options import CellNumber, PolicyName, ResultsDirectory, TraceName, WhereOption, where_values
 from g10sim.cli.output import say
 from g10sim.errors import ConfigError
 from g10sim.results.choosing import rows_where
@@ -35,7 +28,7 @@ def timeline(
     trace: TraceName = "",
     where: WhereOption = None,
     opened: Annotated[
-        bool, typer.Option("--open", help="Open it in the browser, and serve it there once.")
+        bool, Option("--open", help="Open it in the browser, and serve it there once.")
     ] = False,
 ) -> None:
     """Find the timeline of a cell, and say how to open it in Perfetto.

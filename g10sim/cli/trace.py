@@ -13,12 +13,12 @@ import numpy as np
 import typer
 from rich.markup import escape
 from rich.table import Table
+from typer import Argument, Option
 
 from g10sim.analysis.footprint import footprint_bytes, live_bytes, working_set_bytes
 from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import each_inactive_period, live_ranges
 from g10sim.analysis.work_check import check_work, unjudged
-from g10sim.cli.accounts import show_account
 from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import JsonOption, TraceFile, sizes
 from g10sim.cli.output import console, say, say_json, show_table, warn, write_table
@@ -30,6 +30,7 @@ from g10sim.cli.trace_facts import (
     memory_rows,
     origin_rows,
     priced_rows,
+    show_account,
     summary,
     work_rows,
 )
@@ -61,10 +62,9 @@ _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 @app.command()
 def pools(
-    files: Annotated[list[Path], typer.Argument(help="Trace files.", show_default=False)],
+    files: Annotated[list[Path], Argument(help="Trace files.", show_default=False)],
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Write the table as CSV, in bytes.", show_default=False),
+        Path | None, Option("-o", "--output", help="Write the table as CSV, in bytes.", show_default=False)
     ] = None,
 ) -> None:
     """Let every memory pool serve the allocations of a trace: load, footprint and what SmartPool saves."""
@@ -121,15 +121,13 @@ def info(
     file: TraceFile,
     system: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Hardware preset or YAML file to compare with; may be repeated.", show_default="all presets"
         ),
     ] = None,
     gpu_memory: Annotated[
         list[str] | None,
-        typer.Option(
-            help="GPU memory to compare with, such as '40 GiB'; may be repeated.", show_default=False
-        ),
+        Option(help="GPU memory to compare with, such as '40 GiB'; may be repeated.", show_default=False),
     ] = None,
     json: JsonOption = False,
 ) -> None:

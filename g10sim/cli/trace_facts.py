@@ -11,8 +11,9 @@ import numpy as np
 from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes, working_set_bytes
 from g10sim.analysis.throughput import Throughput, throughput
 from g10sim.capture.utilisation import known_gpu, utilisation
+from g10sim.cli.output import show_table
 from g10sim.display import rounded_bytes, rounded_seconds
-from g10sim.importers.account import KEY, account_of
+from g10sim.importers.account import KEY, Account, account_of
 from g10sim.trace.format import trace_hash
 from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.repetition import counted, each
@@ -160,6 +161,24 @@ def memory_rows(
         fits = "fit" if needed <= size_bytes else f"largest takes {needed / size_bytes:.2f} of it"
         shares = (f"{size / size_bytes:.2f}" for size in (footprint, peak))
         yield name, format_bytes(size_bytes), *shares, process, fits
+
+
+def show_account(account: Account) -> None:
+    """Write the tables of an account: device time by part, and bytes where the file records any."""
+    if account.step_ns:
+        times = ((row.part, f"{row.time_ns / 1000:,.3f}", row.share) for row in account.rows())
+        show_table(("part",), ("us", "share"), times, title="Device time")
+    if account.memory:
+        sizes = (
+            (
+                one.what,
+                rounded_bytes(one.recorded_bytes),
+                rounded_bytes(one.imported_bytes),
+                f"{one.difference:+.1%}",
+            )
+            for one in account.memory
+        )
+        show_table(("bytes",), ("file", "trace", "difference"), sizes, title="Memory")
 
 
 def origin_rows(trace: Trace) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Option
 
 from g10sim.analysis.footprint import live_bytes_by_kind, peak_live_bytes, visited_weight_bytes
 from g10sim.analysis.gpus import load_gpu
@@ -34,7 +35,7 @@ export_app = typer.Typer(help="Write a trace file in the form of other tools.", 
 
 @export_app.command()
 def chakra(
-    file: TraceFile, output: Annotated[Path, typer.Option("-o", "--output", help="File to write (.et).")]
+    file: TraceFile, output: Annotated[Path, Option("-o", "--output", help="File to write (.et).")]
 ) -> None:
     """Write a trace as a Chakra execution trace in protobuf."""
     trace = load_trace(file)
@@ -46,10 +47,10 @@ def reorder(
     file: TraceFile,
     output: TraceOutput,
     vertical: Annotated[
-        bool, typer.Option("--vertical", help="Run all micro-batches of a block before the next block.")
+        bool, Option("--vertical", help="Run all micro-batches of a block before the next block.")
     ] = False,
     delay_optimizer: Annotated[
-        bool, typer.Option("--delay-optimizer", help="Update weights right before they are needed again.")
+        bool, Option("--delay-optimizer", help="Update weights right before they are needed again.")
     ] = False,
 ) -> None:
     """Write a training step with its kernels in another order that computes the same."""
@@ -72,16 +73,12 @@ def reorder(
 def place(
     file: TraceFile,
     output: TraceOutput,
-    layers: Annotated[
-        str, typer.Option(help="Layers, such as 0-23 or 5: the first number in a module's path.")
-    ],
+    layers: Annotated[str, Option(help="Layers, such as 0-23 or 5: the first number in a module's path.")],
     modules: Annotated[
         str,
-        typer.Option(
-            help="Other modules, comma-separated: parts of paths, such as lm_head.", show_default="none"
-        ),
+        Option(help="Other modules, comma-separated: parts of paths, such as lm_head.", show_default="none"),
     ] = "",
-    device: Annotated[Literal["cpu"], typer.Option(help="Processor that runs them.")] = "cpu",
+    device: Annotated[Literal["cpu"], Option(help="Processor that runs them.")] = "cpu",
 ) -> None:
     """Write a captured trace with some layers on the CPU, as fast as it reads and writes their data."""
     first, _, last = layers.partition("-")
@@ -96,7 +93,7 @@ def place(
 def retime(
     file: TraceFile,
     output: TraceOutput,
-    gpu: Annotated[str, typer.Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")],
+    gpu: Annotated[str, Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")],
 ) -> None:
     """Write a captured trace with the kernel times of another GPU: no capture, no PyTorch."""
     given = load_trace(file)
@@ -113,12 +110,9 @@ def retime(
 
 def stages(
     file: TraceFile,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="Directory to write stage0.g10t and so on in.")
-    ],
+    output: Annotated[Path, Option("-o", "--output", help="Directory to write stage0.g10t and so on in.")],
     begin: Annotated[
-        list[str],
-        typer.Option("--begin", help="Block that a stage after the first begins with; once for each."),
+        list[str], Option("--begin", help="Block that a stage after the first begins with; once for each.")
     ],
 ) -> None:
     """Write the stages of a pipeline, a trace for each GPU, with micro-batches in 1F1B order."""
@@ -138,7 +132,7 @@ def stages(
 def block(
     file: TraceFile,
     output: TraceOutput,
-    batches: Annotated[int, typer.Option(min=2, help="Batches that share the weights.")],
+    batches: Annotated[int, Option(min=2, help="Batches that share the weights.")],
 ) -> None:
     """Write the inference of several batches, all of which run a layer before the next one."""
     given = load_trace(file)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from g10sim.analysis.gpus import load_gpu
-from g10sim.cli.accounts import Gap, Gaps, Partial, save_imported
 from g10sim.cli.options import TraceOutput
-from g10sim.cli.output import say
+from g10sim.cli.output import say, warn
+from g10sim.cli.trace_facts import show_account, summary
 from g10sim.errors import ConfigError
+from g10sim.importers.account import account_of
 from g10sim.importers.execution_trace import Price, import_execution_trace
 from g10sim.importers.gpg import import_gpg
 from g10sim.importers.kineto import import_kineto
@@ -19,50 +22,64 @@ from g10sim.importers.kineto_events import read_profile
 from g10sim.importers.nsight import import_nsight, read_report
 from g10sim.importers.operations import ByHand
 from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
+from g10sim.trace.format import save_trace
+from g10sim.trace.model import Trace
 from g10sim.trace.work import KernelCost, OperatorClass
 
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 _LONGEST_RANGE, _MOST_NUMBERS = 20, 10**6
 
-Model = Annotated[
-    str | None, typer.Option(help="Name of the model, instead of the file's.", show_default=False)
-]
-BatchSize = Annotated[int, typer.Option(min=1, help="Samples in the step; such files do not tell.")]
+Model = Annotated[str | None, Option(help="Name of the model, instead of the file's.", show_default=False)]
+BatchSize = Annotated[int, Option(min=1, help="Samples in the step; such files do not tell.")]
 
 
 Step = Annotated[
     int | None,
-    typer.Option(
-        "--step", min=0, help="Number of the step (ProfilerStep#N).", show_default="the last whole one"
-    ),
+    Option("--step", min=0, help="Number of the step (ProfilerStep#N).", show_default="the last whole one"),
 ]
 Weights = Annotated[
     str,
-    typer.Option(
+    Option(
         help="Numbers of tensors from before the step that last, such as 3,7-9.",
         show_default="as they are used",
     ),
 ]
 Inputs = Annotated[
     str,
-    typer.Option(
+    Option(
         help="Numbers of tensors from before the step that are fed again.", show_default="as they are used"
     ),
 ]
 DeviceName = Annotated[
-    str | None, typer.Option("--device", help="Device, if several did work.", show_default=False)
+    str | None, Option("--device", help="Device, if several did work.", show_default=False)
+]
+
+Partial = Annotated[
+    bool, Option("--partial", help="Import even if more than 20 % of the step's device time is left out.")
+]
+
+
+class Gap(StrEnum):
+    """Ways to treat time in which the device did nothing."""
+
+    DROP = "drop"
+    KEEP = "keep"
+
+
+Gaps = Annotated[
+    Gap, Option(help="Time in which the device waited: left out, or kept as idle time of its host.")
 ]
 
 
 @import_app.command()
 def nsight(
-    file: Annotated[Path, typer.Argument(help="Report, exported to SQLite.")],
+    file: Annotated[Path, Argument(help="Report, exported to SQLite.")],
     output: TraceOutput,
     device: Annotated[
-        int | None, typer.Option(min=0, help="Device, if several ran kernels.", show_default=False)
+        int | None, Option(min=0, help="Device, if several ran kernels.", show_default=False)
     ] = None,
     process: Annotated[
-        int | None, typer.Option(min=0, help="Process, if several ran kernels.", show_default=False)
+        int | None, Option(min=0, help="Process, if several ran kernels.", show_default=False)
     ] = None,
     gaps: Gaps = Gap.DROP,
     partial: Partial = False,
@@ -74,7 +91,7 @@ def nsight(
     trace = import_nsight(
         report, model=model, batch_size=batch_size, keep_gaps=gaps is Gap.KEEP, partial=partial
     )
-    save_imported(trace, output)
+    _save(trace, output)
     for copies in report.copies:
         if copies.duration_ns:  # bytes a nanosecond are gigabytes a second
             rate = f", {copies.size_bytes / copies.duration_ns:.2f} GB/s while copying"
@@ -83,14 +100,14 @@ def nsight(
 
 @import_app.command()
 def kineto(
-    file: Annotated[Path, typer.Argument(help="Profile (JSON, plain or .gz) with shapes and memory events.")],
+    file: Annotated[Path, Argument(help="Profile (JSON, plain or .gz) with shapes and memory events.")],
     output: TraceOutput,
     model: Model = None,
     batch_size: BatchSize = 1,
     step: Step = None,
     device: DeviceName = None,
     process: Annotated[
-        str | None, typer.Option(help="Process, if several are in the file.", show_default=False)
+        str | None, Option(help="Process, if several are in the file.", show_default=False)
     ] = None,
     weights: Weights = "",
     inputs: Inputs = "",
@@ -109,18 +126,18 @@ def kineto(
         keep_gaps=gaps is Gap.KEEP,
         partial=partial,
     )
-    save_imported(trace, output)
+    _save(trace, output)
 
 
 @import_app.command()
 def chakra(
-    file: Annotated[Path, typer.Argument(help="Execution trace (JSON, plain or .gz).")],
+    file: Annotated[Path, Argument(help="Execution trace (JSON, plain or .gz).")],
     output: TraceOutput,
     profile: Annotated[
-        Path | None, typer.Option(help="Profile of the same run, for the times.", show_default=False)
+        Path | None, Option(help="Profile of the same run, for the times.", show_default=False)
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="Without a profile: GPU to price bytes on.", show_default=False)
+        str | None, Option(help="Without a profile: GPU to price bytes on.", show_default=False)
     ] = None,
     model: Model = None,
     batch_size: BatchSize = 1,
@@ -147,7 +164,7 @@ def chakra(
         keep_gaps=gaps is Gap.KEEP,
         partial=partial,
     )
-    save_imported(trace, output)
+    _save(trace, output)
 
 
 def _by_hand(weights: str, inputs: str) -> ByHand:
@@ -167,10 +184,10 @@ def _numbers(option: str, text: str) -> frozenset[int]:
 
 @import_app.command()
 def snapshot(
-    file: Annotated[Path, typer.Argument(help="Snapshot (pickle, or exported as JSON).")],
+    file: Annotated[Path, Argument(help="Snapshot (pickle, or exported as JSON).")],
     output: TraceOutput,
     device: Annotated[
-        int | None, typer.Option(min=0, help="Device, if several have a history.", show_default=False)
+        int | None, Option(min=0, help="Device, if several have a history.", show_default=False)
     ] = None,
     model: Model = None,
     batch_size: BatchSize = 1,
@@ -178,7 +195,7 @@ def snapshot(
     """Import the lifetimes of a memory snapshot of PyTorch, and replay it through g10sim's caching pool."""
     found = read_snapshot(file, device)
     result = replay(found)
-    save_imported(import_snapshot(found, model=model, batch_size=batch_size), output)
+    _save(import_snapshot(found, model=model, batch_size=batch_size), output)
     say(f"recorded: at most {_reserved(result.recorded_peak_bytes, result.recorded_end_bytes)}")
     say(f"replayed: at most {_reserved(result.peak_bytes, result.end_bytes)}")
     if found.is_expandable:
@@ -193,21 +210,31 @@ def _reserved(peak_bytes: int, end_bytes: int) -> str:
 
 @import_app.command("gpg")
 def import_published(
-    directory: Annotated[Path, typer.Argument(help="Directory of kernels.config and tensors.config.")],
+    directory: Annotated[Path, Argument(help="Directory of kernels.config and tensors.config.")],
     output: TraceOutput,
     model: Annotated[
-        str | None,
-        typer.Option(help="Name of the model, instead of the upper directory's.", show_default=False),
+        str | None, Option(help="Name of the model, instead of the upper directory's.", show_default=False)
     ] = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Batch size, instead of the directory's name.", show_default=False),
+        int | None, Option(min=1, help="Batch size, instead of the directory's name.", show_default=False)
     ] = None,
 ) -> None:
     """Import a trace of the published G10 simulator, with its fault profiles where they lie next to it."""
-    save_imported(import_gpg(directory, model, batch_size), output)
+    _save(import_gpg(directory, model, batch_size), output)
 
 
 def _price(gpu: str) -> Price:
     timing = load_gpu(gpu)
     return lambda moved: timing.duration_ns(KernelCost("", OperatorClass.OTHER, moved_bytes=moved))
+
+
+def _save(trace: Trace, output: Path) -> None:
+    """Write an imported trace and say what is in it, with its account and every warning of that."""
+    save_trace(trace, output)
+    say(f"{output}: {summary(trace)}")
+    if account := account_of(trace):
+        show_account(account)
+        for fact in account.facts:
+            say(fact)
+        for text in account.warnings():
+            warn(f"{output}: {text}")

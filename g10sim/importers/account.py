@@ -11,7 +11,7 @@ Every importer makes an :class:`Account`, fills it and passes its trace through 
     trace = accounted(trace, account, path, partial=partial)
 
 The account becomes a part of the trace's origin (one key, JSON). Commands read it from there with
-:func:`account_of` and show it: ``g10sim.cli.accounts`` has the tables and the warnings.
+:func:`account_of` and show it: ``g10sim.cli.trace_facts`` has the tables and the warnings.
 """
 
 from __future__ import annotations

@@ -1,0 +1,262 @@
+"""``g10sim validate``, ``claims`` and ``measured``: published and measured numbers, and simulated ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from g10sim.cli.options import ForceOption, SchedulerOption, WorkersOption, choose_executor, names_in
+from g10sim.cli.output import complain_of_failures, say, show_table
+from g10sim.cli.run import CellProgress
+from g10sim.errors import ConfigError
+from g10sim.experiment.outcome import FAILED
+from g10sim.experiment.workers import LocalProcesses
+from g10sim.reproduce.claims import (
+    CLAIMS,
+    LIST,
+    NOT_REPRODUCED,
+    Finding,
+    by_verdict,
+    check_claims,
+    load_claims,
+)
+from g10sim.reproduce.measured import (
+    DIRECTORY,
+    MEASURED,
+    NEAR,
+    Judged,
+    check_measured,
+    factor,
+    load_measured,
+    of_classes,
+    summaries,
+)
+from g10sim.reproduce.published import TRACES
+from g10sim.reproduce.validation import Agreement, agreements
+from g10sim.reproduce.validation import validate as run_validation
+from g10sim.results.cases import written
+
+_VARIABLE = "G10SIM_REFERENCE"
+
+
+def validate(
+    reference: Annotated[
+        Path, Argument(help="Directory with published.csv and traces/MODEL/BATCH/.", show_default=False)
+    ],
+    figures: Annotated[str, Option(help="Only these figures, comma-separated.", show_default="all")] = "",
+    models: Annotated[str, Option(help="Only these models, comma-separated.", show_default="all")] = "",
+    policies: Annotated[str, Option(help="Only these policies, comma-separated.", show_default="all")] = "",
+    workers: WorkersOption = None,
+    output: Annotated[
+        Path, Option("-o", "--output", help="Directory of validation.csv and of finished cells.")
+    ] = Path("results/validation"),
+) -> None:
+    """Simulate the published results of REFERENCE and write and summarize validation.csv.
+
+    Exit code 0: every cell ran; 1: some cell failed; 2: bad input.
+    """
+    with CellProgress() as bar:
+        compared = run_validation(
+            reference,
+            output,
+            figures=names_in(figures),
+            models=names_in(models),
+            policies=names_in(policies),
+            **bar.running(LocalProcesses(workers or 1)),
+        )
+    show_table(
+        ("figure", "policy", "plan"),
+        ("exact", "median", "p95", "max", "support\ndiffers", "left\nout"),
+        _summary(agreements(compared)),
+        title="absolute relative error against the published results",
+    )
+    say(f"{len(compared)} rows in {output / 'validation.csv'}")
+    complain_of_failures(
+        dict.fromkeys(
+            (f"{one.row.texts['model']} {one.row.batch} {one.row.texts['policy']}", one.message)
+            for one in compared
+            if one.status == FAILED
+        )
+    )
+
+
+def _summary(groups: list[Agreement]) -> Iterator[tuple[str, ...]]:
+    for group in groups:
+        exact = f"{group.exact} of {group.cells}" if group.cells else ""
+        errors = (_error(error) for error in (group.median, group.p95, group.maximum))
+        counts = (str(count) if count else "" for count in (group.mismatched, group.left_out))
+        yield group.figure, group.policy, group.plan, exact, *errors, *counts
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else "0" if error == 0 else f"{error:.1e}"
+
+
+def claims(
+    system: Annotated[
+        str,
+        Option(
+            help="Only claims about these designs, comma-separated, such as 'G10,TENSILE'.",
+            show_default="all",
+        ),
+    ] = "",
+    quick: Annotated[bool, Option("--quick", help="Fewer and smaller cells, which take minutes.")] = False,
+    reference: Annotated[
+        Path | None,
+        Option(
+            help="Directory of published data, with traces/MODEL/BATCH/.", show_default=f"${_VARIABLE}/gpg"
+        ),
+    ] = None,
+    claims_list: Annotated[Path, Option("--list", help="List of claims (YAML).")] = LIST,
+    output: Annotated[Path, Option("-o", "--output", help="Directory of results.")] = Path("results/claims"),
+    workers: WorkersOption = None,
+    scheduler: SchedulerOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Simulate the experiments behind published claims and say which are reproduced.
+
+    Exit code 0: every cell ran, whatever the verdicts; 1: some cell failed; 2: bad input.
+    """
+    listed = load_claims(claims_list)
+    chosen = listed.of(names_in(system))
+    with CellProgress() as bar:
+        findings, outcomes = check_claims(
+            listed,
+            chosen,
+            output,
+            quick=quick,
+            reference=_reference(reference),
+            **bar.running(choose_executor(workers, scheduler), force=force),
+        )
+    _show_findings(findings)
+    say(f"{CLAIMS}, cells and results in {output}")
+    complain_of_failures(
+        (f"{name}, cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label})", message)
+        for name, outcome in outcomes.items()
+        for cell, message in outcome.failures
+    )
+
+
+def _reference(given: Path | None) -> Path | None:
+    """Return the directory of published data, if there is one. Raises ConfigError for one without traces."""
+    variable = os.environ.get(_VARIABLE)
+    found = given or (Path(variable) / "gpg" if variable else None)
+    if found is not None and not (found / TRACES).is_dir():
+        option = "--reference" if given else f"${_VARIABLE}"
+        raise ConfigError(
+            f"{option}: found {found}, without '{TRACES}'; allowed: a directory of published data"
+        )
+    return found
+
+
+def _show_findings(findings: list[Finding]) -> None:
+    rows = []
+    for one in findings:
+        claim = one.claim
+        numbers = (written(claim.published, claim.unit), written(one.measured.value, claim.unit))
+        rows.append((claim.system, claim.says, one.data, *numbers, one.verdict))
+    show_table(("design", "claim", "traces"), ("published", "here", "verdict"), rows)
+    for one in findings:
+        if one.verdict == NOT_REPRODUCED and one.claim.lacks:
+            say(f"{one.claim.name} ({one.data}): {one.claim.lacks}")
+    say(", ".join(f"{count} {verdict}" for verdict, count in by_verdict(findings).items() if count))
+
+
+def measured(
+    classes: Annotated[
+        str,
+        Option(
+            "--class",
+            help="Only rows of these classes, comma-separated, such as 'paging'.",
+            show_default="all",
+        ),
+    ] = "",
+    quick: Annotated[bool, Option("--quick", help="Only rows whose traces ship: no PyTorch needed.")] = False,
+    rows_list: Annotated[
+        Path, Option("--list", help="List of rows (YAML), or a directory of lists.")
+    ] = DIRECTORY,
+    output: Annotated[Path, Option("-o", "--output", help="Directory of results.")] = Path(
+        "results/measured"
+    ),
+    workers: WorkersOption = None,
+    scheduler: SchedulerOption = None,
+    force: Annotated[
+        bool, Option("--force", help="Capture and run all rows, also those that ship or are finished.")
+    ] = False,
+) -> None:
+    """Simulate what was measured on real machines and say how far predictions are off.
+
+    Exit code 0: every row ran, whatever its ratio; 1: some row failed; 2: bad input.
+    """
+    rows = of_classes(load_measured(rows_list), names_in(classes))
+    with CellProgress() as bar:
+        judged = check_measured(
+            rows,
+            output,
+            capture=None if quick else _capture,
+            **bar.running(choose_executor(workers, scheduler), force=force),
+        )
+    _show_judged(judged)
+    simulated = [one for one in judged if not one.row.spec.cannot]
+    for one in judged:
+        if one.row.spec.cannot:
+            say(f"{one.row.spec.name} {one.message}")
+    say(f"{MEASURED}, cells and results in {output}")
+    left = len(rows) - len(judged)
+    if left:
+        whose = "1 row left out: its trace does" if left == 1 else f"{left} rows left out: their traces do"
+        say(f"{whose} not ship, and --quick captures none")
+    complain_of_failures((one.row.spec.name, one.message) for one in simulated if one.predicted is None)
+
+
+def _capture(words: Sequence[str], path: Path) -> None:
+    from g10sim.cli.capture import capture_words
+
+    capture_words(words, path)
+
+
+def _show_judged(judged: Sequence[Judged]) -> None:
+    rows = [
+        (
+            one.row.spec.of,
+            one.row.spec.says,
+            one.row.spec.machine,
+            one.row.spec.used,
+            f"{one.row.spec.measured:.4g} {one.row.spec.unit}",
+            "" if one.predicted is None else f"{one.predicted:.4g}",
+            "" if one.ratio is None else f"{one.ratio:.2f}",
+        )
+        for one in judged
+    ]
+    show_table(("class", "row", "machine", "used"), ("measured", "predicted", "ratio"), rows)
+    for one in judged:
+        if one.cause:
+            say(f"{one.row.spec.name}: {one.cause}")
+    figures = (
+        "rows",
+        "median",
+        "10%",
+        "90%",
+        "median off",
+        "mean off",
+        f"within {factor(NEAR):.2f}x",
+        "worst",
+    )
+    show_table(
+        ("class", "used"),
+        figures,
+        (
+            (
+                *(one.of, one.used, str(one.rows)),
+                *(f"{value:.2f}" for value in (one.median, one.low, one.high, one.off, one.factor)),
+                f"{one.near:.0%}",
+                f"{one.worst:.2f}x",
+            )
+            for one in summaries(judged)
+        ),
+        title="predicted / measured",
+    )
