@@ -18,7 +18,7 @@ from g10sim.trace.format import load_trace
 
 def bound(
     file: TraceFile,
-    system: Annotated[str, Option(help="Hardware preset or YAML file.", show_default=False)],
+    system: Annotated[str, Option(help="Hardware preset or YAML file.")],
     steady: Annotated[
         bool, Option("--steady", help="Bound the average of many iterations instead of a single one.")
     ] = False,

@@ -33,7 +33,7 @@ def calibrate() -> None:
 
 @app.command()
 def links(
-    file: Annotated[Path, Argument(help="What nvbandwidth -j printed.", show_default=False)],
+    file: Annotated[Path, Argument(help="What nvbandwidth -j printed.")],
     output: Annotated[
         Path | None, Option("-o", "--output", help="System to write (.yaml).", show_default="standard output")
     ] = None,

@@ -146,7 +146,7 @@ def _sizes(trace: Trace) -> str:
 
 
 def recapture(
-    manifest: Annotated[Path, Argument(help="MANIFEST.yaml of the traces.", show_default=False)],
+    manifest: Annotated[Path, Argument(help="MANIFEST.yaml of the traces.")],
     output: Annotated[
         Path | None,
         Option(
@@ -154,9 +154,7 @@ def recapture(
         ),
     ] = None,
     only: Annotated[list[str] | None, Option(help="Trace file to make again.", show_default="all")] = None,
-    gpu: Annotated[
-        str | None, Option(help="GPU in place of those of the commands, with -o.", show_default=False)
-    ] = None,
+    gpu: Annotated[str | None, Option(help="GPU in place of those of the commands, with -o.")] = None,
 ) -> None:
     """Make the traces of a manifest again, each with its command, and write what came of it."""
     found = read_manifest(manifest)

@@ -28,9 +28,7 @@ from g10sim.errors import ConfigError
 )
 def execute(
     source: options.Source,
-    plan: Annotated[
-        Path | None, Option(help="Saved plan (.g10p) for the step's trace.", show_default=False)
-    ] = None,
+    plan: Annotated[Path | None, Option(help="Saved plan (.g10p) for the step's trace.")] = None,
     policy: Annotated[
         str | None,
         Option(help="Policy that plans and decides while the step runs.", show_default="on demand"),

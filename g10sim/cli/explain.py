@@ -35,16 +35,13 @@ def explain(
     trace: TraceName = "",
     where: WhereOption = None,
     job: Annotated[int, Option(min=0, help="Number of the job, where a cell has several.")] = 0,
-    kernel: Annotated[
-        int | None, Option(min=0, help="Look at one kernel only, by its number.", show_default=False)
-    ] = None,
+    kernel: Annotated[int | None, Option(min=0, help="Look at one kernel only, by its number.")] = None,
     simulate: Annotated[
         bool | None,
         Option(
             "--what-if/--no-what-if",
             help="Simulate again with one thing changed at a time, however long it takes; or never. "
             f"[default: name the best three; of other policies only where all takes at most {_PATIENCE} s]",
-            show_default=False,
         ),
     ] = None,
     trust: TrustOption = False,

@@ -15,11 +15,11 @@ from g10sim.units import parse_bytes
 
 DEFAULT_SYSTEM = "a100-40g-pcie3-znand"
 
-ResultsDirectory = Annotated[Path, Argument(help="Directory of results.", show_default=False)]
+ResultsDirectory = Annotated[Path, Argument(help="Directory of results.")]
 CellNumber = Annotated[
     int | None, Option("--cell", min=0, help="Number of the cell.", show_default="the only one")
 ]
-TraceFile = Annotated[Path, Argument(help="Trace file.", show_default=False)]
+TraceFile = Annotated[Path, Argument(help="Trace file.")]
 TraceOutput = Annotated[Path, Option("-o", "--output", help="Trace file to write (.g10t).")]
 SchedulerOption = Annotated[
     str | None,
@@ -45,23 +45,13 @@ WhereOption = Annotated[
         "--where",
         metavar="COLUMN=VALUE",
         help="Only cells with this value in a column or swept key; may be repeated.",
-        show_default=False,
     ),
 ]
 PolicyName = Annotated[
-    str,
-    Option(
-        "--policy", help="Only cells of this policy, by its key or label.", metavar="NAME", show_default=False
-    ),
+    str, Option("--policy", help="Only cells of this policy, by its key or label.", metavar="NAME")
 ]
 TraceName = Annotated[
-    str,
-    Option(
-        "--trace",
-        help="Only cells of this trace, by the name of its file.",
-        metavar="NAME",
-        show_default=False,
-    ),
+    str, Option("--trace", help="Only cells of this trace, by the name of its file.", metavar="NAME")
 ]
 AddPolicyOption = Annotated[
     list[str] | None,
@@ -69,7 +59,6 @@ AddPolicyOption = Annotated[
         "--add-policy",
         metavar="POLICY",
         help="A policy more, by its key or as module:Class; may be repeated.",
-        show_default=False,
     ),
 ]
 TrustOption = Annotated[

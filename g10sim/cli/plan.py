@@ -31,8 +31,7 @@ _USUAL = ("fetch", "evict to host", "evict to ssd", "free")
 _SHOWN_ELSEWHERE = ("tensor", "tensors", "target")
 
 TraceOption = Annotated[
-    Path | None,
-    Option("--trace", help="Trace that the plan is for: checks the plan and adds bytes.", show_default=False),
+    Path | None, Option("--trace", help="Trace that the plan is for: checks the plan and adds bytes.")
 ]
 MovesOption = Annotated[int, Option("--moves", min=0, help="Number of moves to list.")]
 
@@ -67,8 +66,7 @@ def swaps(
     ] = MODES[0],
     simulate: Annotated[bool, Option(help="Simulate every plan.")] = True,
     output: Annotated[
-        Path | None,
-        Option("-o", "--output", help="Write the table as CSV, in bytes and cycles.", show_default=False),
+        Path | None, Option("-o", "--output", help="Write the table as CSV, in bytes and cycles.")
     ] = None,
 ) -> None:
     """Swap tensors that no kernel uses around the load peak: overhead as planned and as simulated.

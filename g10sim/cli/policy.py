@@ -63,7 +63,7 @@ def new(
 @app.command()
 def step(
     file: TraceFile,
-    policy: Annotated[str, Argument(help="Name of the policy, or module:Class.", show_default=False)],
+    policy: Annotated[str, Argument(help="Name of the policy, or module:Class.")],
     system: Annotated[str, Option(help="Hardware preset or YAML file.")] = DEFAULT_SYSTEM,
     gpu_memory: Annotated[
         str, Option(help="Memory of the GPU, such as '16 GiB'.", show_default="that of the system")
@@ -81,10 +81,7 @@ def step(
     count: Annotated[int | None, Option(min=1, help="Number of kernels to show.", show_default="all")] = None,
     pause: Annotated[
         bool | None,
-        Option(
-            help="Wait for Enter after every kernel. [default: where it is read from a terminal]",
-            show_default=False,
-        ),
+        Option(help="Wait for Enter after every kernel. [default: where it is read from a terminal]"),
     ] = None,
 ) -> None:
     """Show a simulation kernel by kernel: what the policy answered, what moved, how full memories were.
@@ -106,7 +103,7 @@ def step(
     for lines in islice(shown, count):
         for line in lines:
             say(line)
-        if waits and typer.prompt("", default="", prompt_suffix="", show_default=False) == "q":
+        if waits and typer.prompt("", default="", prompt_suffix="") == "q":
             break
 
 

@@ -44,9 +44,7 @@ _VARIABLE = "G10SIM_REFERENCE"
 
 
 def validate(
-    reference: Annotated[
-        Path, Argument(help="Directory with published.csv and traces/MODEL/BATCH/.", show_default=False)
-    ],
+    reference: Annotated[Path, Argument(help="Directory with published.csv and traces/MODEL/BATCH/.")],
     figures: Annotated[str, Option(help="Only these figures, comma-separated.", show_default="all")] = "",
     models: Annotated[str, Option(help="Only these models, comma-separated.", show_default="all")] = "",
     policies: Annotated[str, Option(help="Only these policies, comma-separated.", show_default="all")] = "",

@@ -115,27 +115,20 @@ def _failures(outcomes: dict[str, Outcome]) -> list[tuple[str, str]]:
 
 def plot(
     figure: Annotated[
-        str,
-        Argument(
-            help="Name of a figure, 'all' for those of the paper, or line, bar or heat with --x.",
-            show_default=False,
-        ),
+        str, Argument(help="Name of a figure, 'all' for those of the paper, or line, bar or heat with --x.")
     ],
     results: Annotated[
-        Path,
-        Option("--results", help="Directory of results, or of one directory per figure.", show_default=False),
+        Path, Option("--results", help="Directory of results, or of one directory per figure.")
     ],
     output: Annotated[
         Path | None,
         Option("-o", "--output", help="Directory of the pictures.", show_default="RESULTS/figures"),
     ] = None,
-    cell: Annotated[
-        int | None, Option(min=0, help="Number of the cell, for figures of one cell.", show_default=False)
-    ] = None,
+    cell: Annotated[int | None, Option(min=0, help="Number of the cell, for figures of one cell.")] = None,
     policy: PolicyName = "",
     trace: TraceName = "",
     where: WhereOption = None,
-    x: Annotated[str, Option("--x", help="Column or swept key on the axis.", show_default=False)] = "",
+    x: Annotated[str, Option("--x", help="Column or swept key on the axis.")] = "",
     y: Annotated[str, Option("--y", help="Column to show.", show_default="performance")] = "",
     hue: Annotated[
         str, Option(help="Column whose values are lines, bars or rows.", show_default="policy")

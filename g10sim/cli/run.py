@@ -55,7 +55,7 @@ _SECONDS_BETWEEN_LINES = 60.0
 
 
 def run(
-    config: Annotated[Path | None, Argument(help="Run configuration (YAML).", show_default=False)] = None,
+    config: Annotated[Path | None, Argument(help="Run configuration (YAML).")] = None,
     output: Annotated[
         Path | None,
         Option("-o", "--output", help="Directory of results.", show_default="the configuration's output"),

@@ -23,10 +23,8 @@ _FIGURE = "knee"
 
 
 def size(
-    config: Annotated[Path, Argument(help="Run configuration (YAML).", show_default=False)],
-    target: Annotated[
-        float, Option(help="Performance to reach; 1 is a GPU with unlimited memory.", show_default=False)
-    ],
+    config: Annotated[Path, Argument(help="Run configuration (YAML).")],
+    target: Annotated[float, Option(help="Performance to reach; 1 is a GPU with unlimited memory.")],
     resource: Annotated[
         list[str] | None,
         Option(help=f"What to search: {', '.join(RESOURCES)}; may be repeated.", show_default="all"),

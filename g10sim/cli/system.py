@@ -23,7 +23,7 @@ from g10sim.units import format_bytes, format_rate
 
 
 def system(
-    name: Annotated[str | None, Argument(help="System or SSD to show in full.", show_default=False)] = None,
+    name: Annotated[str | None, Argument(help="System or SSD to show in full.")] = None,
     json: JsonOption = False,
 ) -> None:
     """List the presets of systems and SSDs, or show one with the source of every number."""
@@ -62,8 +62,7 @@ def _tier(tier: Tier) -> str:
 
 def policies(
     name: Annotated[
-        str | None,
-        Argument(help="Policy to show with its parameters: a name, or module:Class.", show_default=False),
+        str | None, Argument(help="Policy to show with its parameters: a name, or module:Class.")
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -62,10 +62,8 @@ _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 @app.command()
 def pools(
-    files: Annotated[list[Path], Argument(help="Trace files.", show_default=False)],
-    output: Annotated[
-        Path | None, Option("-o", "--output", help="Write the table as CSV, in bytes.", show_default=False)
-    ] = None,
+    files: Annotated[list[Path], Argument(help="Trace files.")],
+    output: Annotated[Path | None, Option("-o", "--output", help="Write the table as CSV, in bytes.")] = None,
 ) -> None:
     """Let every memory pool serve the allocations of a trace: load, footprint and what SmartPool saves."""
     traces = {file: load_trace(file) for file in files}
@@ -126,8 +124,7 @@ def info(
         ),
     ] = None,
     gpu_memory: Annotated[
-        list[str] | None,
-        Option(help="GPU memory to compare with, such as '40 GiB'; may be repeated.", show_default=False),
+        list[str] | None, Option(help="GPU memory to compare with, such as '40 GiB'; may be repeated.")
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -29,7 +29,7 @@ from g10sim.trace.work import KernelCost, OperatorClass
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 _LONGEST_RANGE, _MOST_NUMBERS = 20, 10**6
 
-Model = Annotated[str | None, Option(help="Name of the model, instead of the file's.", show_default=False)]
+Model = Annotated[str | None, Option(help="Name of the model, instead of the file's.")]
 BatchSize = Annotated[int, Option(min=1, help="Samples in the step; such files do not tell.")]
 
 
@@ -50,9 +50,7 @@ Inputs = Annotated[
         help="Numbers of tensors from before the step that are fed again.", show_default="as they are used"
     ),
 ]
-DeviceName = Annotated[
-    str | None, Option("--device", help="Device, if several did work.", show_default=False)
-]
+DeviceName = Annotated[str | None, Option("--device", help="Device, if several did work.")]
 
 Partial = Annotated[
     bool, Option("--partial", help="Import even if more than 20 % of the step's device time is left out.")
@@ -75,12 +73,8 @@ Gaps = Annotated[
 def nsight(
     file: Annotated[Path, Argument(help="Report, exported to SQLite.")],
     output: TraceOutput,
-    device: Annotated[
-        int | None, Option(min=0, help="Device, if several ran kernels.", show_default=False)
-    ] = None,
-    process: Annotated[
-        int | None, Option(min=0, help="Process, if several ran kernels.", show_default=False)
-    ] = None,
+    device: Annotated[int | None, Option(min=0, help="Device, if several ran kernels.")] = None,
+    process: Annotated[int | None, Option(min=0, help="Process, if several ran kernels.")] = None,
     gaps: Gaps = Gap.DROP,
     partial: Partial = False,
     model: Model = None,
@@ -106,9 +100,7 @@ def kineto(
     batch_size: BatchSize = 1,
     step: Step = None,
     device: DeviceName = None,
-    process: Annotated[
-        str | None, Option(help="Process, if several are in the file.", show_default=False)
-    ] = None,
+    process: Annotated[str | None, Option(help="Process, if several are in the file.")] = None,
     weights: Weights = "",
     inputs: Inputs = "",
     gaps: Gaps = Gap.DROP,
@@ -133,12 +125,8 @@ def kineto(
 def chakra(
     file: Annotated[Path, Argument(help="Execution trace (JSON, plain or .gz).")],
     output: TraceOutput,
-    profile: Annotated[
-        Path | None, Option(help="Profile of the same run, for the times.", show_default=False)
-    ] = None,
-    gpu: Annotated[
-        str | None, Option(help="Without a profile: GPU to price bytes on.", show_default=False)
-    ] = None,
+    profile: Annotated[Path | None, Option(help="Profile of the same run, for the times.")] = None,
+    gpu: Annotated[str | None, Option(help="Without a profile: GPU to price bytes on.")] = None,
     model: Model = None,
     batch_size: BatchSize = 1,
     step: Step = None,
@@ -186,9 +174,7 @@ def _numbers(option: str, text: str) -> frozenset[int]:
 def snapshot(
     file: Annotated[Path, Argument(help="Snapshot (pickle, or exported as JSON).")],
     output: TraceOutput,
-    device: Annotated[
-        int | None, Option(min=0, help="Device, if several have a history.", show_default=False)
-    ] = None,
+    device: Annotated[int | None, Option(min=0, help="Device, if several have a history.")] = None,
     model: Model = None,
     batch_size: BatchSize = 1,
 ) -> None:
@@ -212,11 +198,9 @@ def _reserved(peak_bytes: int, end_bytes: int) -> str:
 def import_published(
     directory: Annotated[Path, Argument(help="Directory of kernels.config and tensors.config.")],
     output: TraceOutput,
-    model: Annotated[
-        str | None, Option(help="Name of the model, instead of the upper directory's.", show_default=False)
-    ] = None,
+    model: Annotated[str | None, Option(help="Name of the model, instead of the upper directory's.")] = None,
     batch_size: Annotated[
-        int | None, Option(min=1, help="Batch size, instead of the directory's name.", show_default=False)
+        int | None, Option(min=1, help="Batch size, instead of the directory's name.")
     ] = None,
 ) -> None:
     """Import a trace of the published G10 simulator, with its fault profiles where they lie next to it."""
