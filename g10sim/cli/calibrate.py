@@ -21,10 +21,6 @@ app = typer.Typer(
     add_completion=False,
 )
 
-_SUFFIX = ".yaml"
-_WIDTH = 110
-_NAME = "measured"
-
 
 @app.callback()
 def calibrate() -> None:
@@ -48,15 +44,15 @@ def links(
     ] = None,
 ) -> None:
     """Make a system whose link to host memory is as fast as NVIDIA's nvbandwidth measured."""
-    if output is not None and output.suffix != _SUFFIX:
+    if output is not None and output.suffix != ".yaml":
         raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")
     if output is not None and output.resolve() == Path(preset).resolve():
         raise ConfigError(f"-o: found '{output}', the file of --preset; allowed: another")
     link = read_link(file, chosen("--engine", engine, get_args(Engine)), gpu_index)
     for warning in link.warnings:
         warn(warning)
-    data = link.preset(preset, _NAME if output is None else output.stem)
-    text = yaml.safe_dump(data, sort_keys=False, width=_WIDTH)
+    data = link.preset(preset, "measured" if output is None else output.stem)
+    text = yaml.safe_dump(data, sort_keys=False, width=110)
     if output is None:
         say(text.rstrip())
         return

@@ -64,21 +64,17 @@ def capture(
         measure=measure,
         **step,
     )
-    _check_costs(source, trace, strict=strict)
-    save_trace(trace, output)
-    misfit = torchvision_misfit() if source.startswith("torchvision:") else None
-    if misfit is not None:
-        warn(f"{misfit}: captured without torchvision's compiled operators, which classifiers do not use")
-    _report(trace, load_gpu(gpu), output)
-
-
-def _check_costs(source: str, trace: Trace, *, strict: bool) -> None:
     unpriced = _priced_by_bytes(trace)
     if strict and unpriced is not None and unpriced.is_much:
         raise TraceError(
             f"{source}: found operators of unknown cost: {unpriced}; "
             f"allowed with --strict: at most {_MUCH:.0%}"
         )
+    save_trace(trace, output)
+    misfit = torchvision_misfit() if source.startswith("torchvision:") else None
+    if misfit is not None:
+        warn(f"{misfit}: captured without torchvision's compiled operators, which classifiers do not use")
+    _report(trace, load_gpu(gpu), output, unpriced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +108,7 @@ def _priced_by_bytes(trace: Trace) -> _PricedByBytes | None:
     )
 
 
-def _report(trace: Trace, gpu: GpuTimingSpec, output: Path) -> None:
+def _report(trace: Trace, gpu: GpuTimingSpec, output: Path, unpriced: _PricedByBytes | None) -> None:
     seconds = sum(kernel.duration for kernel in trace.kernels) / trace.ticks_per_second
     say(
         f"{output}: {len(trace.kernels)} kernels, {len(trace.tensors)} tensors, "
@@ -124,7 +120,7 @@ def _report(trace: Trace, gpu: GpuTimingSpec, output: Path) -> None:
         f"footprint {rounded_bytes(footprint)}, at most {rounded_bytes(peak)} alive at a time, "
         f"{peak / gpu.memory:.2f} x its {format_bytes(gpu.memory)}"
     )
-    if unpriced := _priced_by_bytes(trace):
+    if unpriced is not None:
         (warn if unpriced.is_much else say)(f"no cost known, priced by the bytes they move: {unpriced}")
     if "torch_compile" in trace.origin:
         say(f"torch.compile: {trace.origin['torch_compile']}")

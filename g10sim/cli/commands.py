@@ -15,23 +15,14 @@ from typer.core import TyperCommand, TyperGroup
 import g10sim
 from g10sim.cli.output import say
 
-_FUNCTIONS = {
-    "run": "run",
-    "validate": "published",
-    "claims": "published",
-    "measured": "published",
-    "reproduce": "reproduce",
-    "plot": "reproduce",
-    "explain": "explain",
-    "execute": "execute",
-    "timeline": "timeline",
-    "report": "reproduce",
-    "bound": "bound",
-    "size": "size",
-    "policies": "system",
-    "system": "system",
-}
-"""Modules of commands, which are functions of their names."""
+_FUNCTIONS = (
+    *("run", "validate", "claims", "measured", "reproduce", "plot", "explain", "execute", "timeline"),
+    *("report", "bound", "size", "policies", "system"),
+)
+"""Commands that are functions of their names."""
+_MODULES = dict.fromkeys(("validate", "claims", "measured"), "published")
+_MODULES |= {"plot": "reproduce", "report": "reproduce", "policies": "system"}
+"""Modules of commands that have not the names of their modules."""
 MARKUP: Literal["markdown"] = "markdown"
 """Form of help texts: text in brackets stays as it is."""
 _GROUPS = ("trace", "plan", "policy", "calibrate")
@@ -72,7 +63,7 @@ def import_for(words: Sequence[str]) -> None:
 
 
 def _imported(name: str) -> Any:
-    module = import_module(f"g10sim.cli.{_FUNCTIONS.get(name, name)}")
+    module = import_module(f"g10sim.cli.{_MODULES.get(name, name)}")
     if name in _GROUPS:
         module.app.rich_markup_mode = MARKUP
         group = typer.main.get_command(module.app)
@@ -98,7 +89,7 @@ def _plain(command: Any) -> Any:
 
 def _listed(name: str) -> TyperCommand:
     """Return a command that can do nothing but be listed with its help."""
-    source = Path(__file__).with_name(f"{_FUNCTIONS.get(name, name)}.py").read_text(encoding="utf-8")
+    source = Path(__file__).with_name(f"{_MODULES.get(name, name)}.py").read_text(encoding="utf-8")
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name and name in _FUNCTIONS:
             return TyperCommand(name, help=ast.get_docstring(node))

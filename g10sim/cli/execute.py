@@ -72,7 +72,12 @@ def execute(
 
     require("torch")
     if measure:
-        _measure(Path(source), device, output)
+        from g10sim.execute.measuring import measure_cells
+
+        if output is None:
+            raise ConfigError("--measure: found no -o; allowed: -o with a directory for what is measured")
+        for line in measure_cells(Path(source), device, output):
+            say(line)
         return
     from g10sim.execute.running import execute_source, open_source
 
@@ -143,12 +148,3 @@ def _report(source: str, done: Any) -> None:
         (say if done.is_equal else warn)(f"weights, states and buffers {words}")
         if not done.is_equal:
             raise typer.Exit(1)
-
-
-def _measure(plan: Path, device: str, output: Path | None) -> None:
-    from g10sim.execute.measuring import measure_cells
-
-    if output is None:
-        raise ConfigError("--measure: found no -o; allowed: -o with a directory for what is measured")
-    for line in measure_cells(plan, device, output):
-        say(line)

@@ -19,9 +19,8 @@ def main() -> None:
     gc.disable()  # what is imported stays: no search among it for what may go
     _open_streams()
     _put_working_directory_last()
-    os.environ.setdefault(
-        "PYDANTIC_DISABLE_PLUGINS", "__all__"
-    )  # it would search all installed packages for any
+    # It would search all installed packages for plug-ins.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from g10sim.cli.later import import_on_first_use
 
     import_on_first_use("numpy")  # which takes longer than a run with nothing to do

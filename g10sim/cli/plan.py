@@ -78,7 +78,8 @@ def swaps(
     wanted = chosen("--mode", mode, MODES)
     trace, machine = load_trace(file), load_system(system)
     least, peak = load_range_bytes(trace, machine)
-    memories = sizes("--limit", limits) if limits else _steps(least, peak, steps)
+    memories = [peak - (peak - least) * step // steps for step in range(steps + 1)]
+    memories = sizes("--limit", limits) if limits else memories
     found = list(explore_swaps(trace, machine, memories, orders, wanted, simulates=simulate))
     if output is not None:
         write_table(output, [outcome.record() for outcome in found])
@@ -114,10 +115,6 @@ def _swap_row(outcome: SwapOutcome, peak: int, clock_hz: int) -> Sequence[str]:
 
 def _ms(cycles: int, clock_hz: int) -> str:
     return f"{cycles_to_ms(cycles, clock_hz):.3f} ms"
-
-
-def _steps(least: int, peak: int, steps: int) -> list[int]:
-    return [peak - (peak - least) * step // steps for step in range(steps + 1)]
 
 
 @app.command()

@@ -218,32 +218,19 @@ def _capture(words: Sequence[str], path: Path) -> None:
 
 
 def _show_judged(judged: Sequence[Judged]) -> None:
-    rows = [
-        (
-            one.row.spec.of,
-            one.row.spec.says,
-            one.row.spec.machine,
-            one.row.spec.used,
-            f"{one.row.spec.measured:.4g} {one.row.spec.unit}",
-            "" if one.predicted is None else f"{one.predicted:.4g}",
-            "" if one.ratio is None else f"{one.ratio:.2f}",
-        )
-        for one in judged
-    ]
+    rows = []
+    for one in judged:
+        spec = one.row.spec
+        predicted = "" if one.predicted is None else f"{one.predicted:.4g}"
+        ratio = "" if one.ratio is None else f"{one.ratio:.2f}"
+        numbers = f"{spec.measured:.4g} {spec.unit}", predicted, ratio
+        rows.append((spec.of, spec.says, spec.machine, spec.used, *numbers))
     show_table(("class", "row", "machine", "used"), ("measured", "predicted", "ratio"), rows)
     for one in judged:
         if one.cause:
             say(f"{one.row.spec.name}: {one.cause}")
-    figures = (
-        "rows",
-        "median",
-        "10%",
-        "90%",
-        "median off",
-        "mean off",
-        f"within {factor(NEAR):.2f}x",
-        "worst",
-    )
+    near = f"within {factor(NEAR):.2f}x"
+    figures = ("rows", "median", "10%", "90%", "median off", "mean off", near, "worst")
     show_table(
         ("class", "used"),
         figures,

@@ -172,25 +172,12 @@ class CellProgress:
 
 
 def _bar(console: SafeConsole) -> Progress:
-    from rich.progress import (  # only a terminal shows it
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress  # only a terminal shows it
 
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
+    text = progress.TextColumn("{task.description}", markup=False)
+    counts = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeElapsedColumn()
+    left = progress.TextColumn("left"), progress.TimeRemainingColumn()
+    return progress.Progress(text, *counts, *left, console=console, transient=True)
 
 
 _FIGURES = {

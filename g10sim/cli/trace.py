@@ -37,9 +37,8 @@ from g10sim.cli.trace_facts import (
 from g10sim.cli.trace_files import block, export_app, models, place, reorder, retime, stages
 from g10sim.cli.trace_imports import import_app
 from g10sim.config.presets import load_system, system_names
-from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes, rounded_seconds
-from g10sim.hardware.gpu_memory.allocators.pool import PoolUse, caching_pool_bytes, compare_pools
+from g10sim.hardware.gpu_memory.allocators.pool import caching_pool_bytes, compare_pools
 from g10sim.importers.account import account_of
 from g10sim.trace.check import cut_durations, untimed
 from g10sim.trace.format import load_trace, trace_hash
@@ -66,42 +65,23 @@ def pools(
     output: Annotated[Path | None, Option("-o", "--output", help="Write the table as CSV, in bytes.")] = None,
 ) -> None:
     """Let every memory pool serve the allocations of a trace: load, footprint and what SmartPool saves."""
-    traces = {file: load_trace(file) for file in files}
-    uses = {file: compare_pools(trace) for file, trace in traces.items()}
+    rows, records = [], []
+    for file in files:
+        trace = load_trace(file)
+        first, *others = compare_pools(trace)
+        for use in (first, *others):
+            ratio, reduction = use.ratio, use.reduction(first)
+            sizes_used = map(rounded_bytes, (use.load_bytes, use.footprint_bytes))
+            name = file.stem if use is first else ""
+            rows.append((name, use.pool, *sizes_used, f"{ratio:.4f}", f"{reduction:.2%}"))
+            named = {"trace": str(file), "model": trace.model, "batch_size": trace.batch_size}
+            records.append({**named, **asdict(use), "ratio": ratio, "reduction": reduction})
     if output is not None:
-        write_table(
-            output,
-            [_pool_record(file, traces[file], use, found) for file, found in uses.items() for use in found],
-        )
-    show_table(
-        ("trace", "pool"),
-        ("load", "footprint", "footprint / load", "less than the default pool"),
-        [_pool_row(file, use, found) for file, found in uses.items() for use in found],
-    )
+        write_table(output, records)
+    figures = ("load", "footprint", "footprint / load", "less than the default pool")
+    show_table(("trace", "pool"), figures, rows)
     if output is not None:
         say(f"table written to {output}")
-
-
-def _pool_row(file: Path, use: PoolUse, all_uses: tuple[PoolUse, ...]) -> tuple[str, ...]:
-    return (
-        file.stem if use is all_uses[0] else "",
-        use.pool,
-        rounded_bytes(use.load_bytes),
-        rounded_bytes(use.footprint_bytes),
-        f"{use.ratio:.4f}",
-        f"{use.reduction(all_uses[0]):.2%}",
-    )
-
-
-def _pool_record(file: Path, trace: Trace, use: PoolUse, all_uses: tuple[PoolUse, ...]) -> dict[str, object]:
-    return {
-        "trace": str(file),
-        "model": trace.model,
-        "batch_size": trace.batch_size,
-        **asdict(use),
-        "ratio": use.ratio,
-        "reduction": use.reduction(all_uses[0]),
-    }
 
 
 @app.command()
@@ -130,7 +110,8 @@ def info(
 ) -> None:
     """Show footprint, work, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
     trace = load_trace(file)
-    systems = _systems(system, gpu_memory)
+    names = system or (() if gpu_memory else system_names())
+    systems = {name: load_system(name) for name in names}
     memories = [(name, found.gpu.memory, found.gpu.beside_tensors) for name, found in systems.items()]
     memories += [("", size_bytes, 0) for size_bytes in sizes("--gpu-memory", gpu_memory or ())]
     pool = caching_pool_bytes(trace) if len(trace.kernels) <= _MOST_POOLED else None
@@ -160,13 +141,6 @@ def info(
         warn(f"{file}: {warning}")
     for text in [] if account is None else account.warnings():
         warn(f"{file}: {text}")
-
-
-def _systems(names: list[str] | None, gpu_memories: list[str] | None) -> dict[str, SystemSpec]:
-    """Return the systems to compare with: those asked for, or all where no memory is either."""
-    if not names and not gpu_memories:
-        names = list(system_names())
-    return {name: load_system(name) for name in names or ()}
 
 
 _MOST_POOLED = 100_000

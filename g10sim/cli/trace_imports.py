@@ -31,8 +31,6 @@ _LONGEST_RANGE, _MOST_NUMBERS = 20, 10**6
 
 Model = Annotated[str | None, Option(help="Name of the model, instead of the file's.")]
 BatchSize = Annotated[int, Option(min=1, help="Samples in the step; such files do not tell.")]
-
-
 Step = Annotated[
     int | None,
     Option("--step", min=0, help="Number of the step (ProfilerStep#N).", show_default="the last whole one"),
@@ -182,16 +180,15 @@ def snapshot(
     found = read_snapshot(file, device)
     result = replay(found)
     _save(import_snapshot(found, model=model, batch_size=batch_size), output)
-    say(f"recorded: at most {_reserved(result.recorded_peak_bytes, result.recorded_end_bytes)}")
-    say(f"replayed: at most {_reserved(result.peak_bytes, result.end_bytes)}")
+    for what, peak, end in (
+        ("recorded", result.recorded_peak_bytes, result.recorded_end_bytes),
+        ("replayed", result.peak_bytes, result.end_bytes),
+    ):
+        say(f"{what}: at most {peak} bytes reserved, {end} at the end")
     if found.is_expandable:
         say("recorded with expandable segments, replayed without them")
     if result.blocks_before:
         say(f"{result.blocks_before} blocks are from before the history: where they lay is not recorded")
-
-
-def _reserved(peak_bytes: int, end_bytes: int) -> str:
-    return f"{peak_bytes} bytes reserved, {end_bytes} at the end"
 
 
 @import_app.command("gpg")
