@@ -15,13 +15,13 @@ from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, load_document, merge
 from g10sim.config.presets import PRESET_KEY, validated
 from g10sim.config.problems import check_choice
-from g10sim.config.quantities import ComputeRate, Duration, PositiveBytes, PositiveRate, Spec, default
+from g10sim.config.quantities import ComputeRate, Duration, PositiveBytes, PositiveRate, Spec, default_time
 from g10sim.errors import ConfigError
 from g10sim.registry import as_spelled, choices_text, not_found
 from g10sim.text import shown
 from g10sim.trace.model import Phase
 from g10sim.trace.work import COMPUTING, KernelCost, NumberFormat, OperatorClass
-from g10sim.units import PICOSECONDS_PER_SECOND, parse_duration
+from g10sim.units import PICOSECONDS_PER_SECOND
 
 
 class Bound(StrEnum):
@@ -192,7 +192,7 @@ class GpuTimingSpec(Spec):
     graph_overhead: Duration | None = Field(
         default=None, description="in place of launch_overhead where a CUDA graph replays; none: as it"
     )
-    host_issue: Duration = default("0 s", parse_duration, "time of the host for each operator, in order")
+    host_issue: Duration = default_time("0 s", "time of the host for each operator, in order")
     sustained: Share = Field(default=1.0, description="share of computing rates that long steps keep")
     peak: dict[NumberFormat, ComputeRate] = Field(min_length=1, description="dense FLOP/s by number format")
     compute_efficiency: dict[OperatorClass, Shares] = Field(description="share of peak by class and format")

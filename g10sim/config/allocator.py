@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field, model_validator
 
-from g10sim.config.quantities import Bytes, PositiveBytes, Spec, default
-from g10sim.units import format_bytes, parse_bytes
-
-
-def _size(text: str, description: str) -> Any:
-    return default(text, parse_bytes, description)
+from g10sim.config.quantities import Bytes, PositiveBytes, Spec, default_size
+from g10sim.units import format_bytes
 
 
 class CachingPoolSpec(Spec):
@@ -21,14 +15,16 @@ class CachingPoolSpec(Spec):
     kSmallBuffer, kMinLargeAlloc, kLargeBuffer, kRoundLarge). Every size is rounded up to whole pages.
     """
 
-    rounding: PositiveBytes = _size("512 B", "requests are rounded up to multiples")
-    small_limit: Bytes = _size("1 MiB", "requests up to here come from small chunks")
-    small_chunk: PositiveBytes = _size("2 MiB", "chunk by which the pool of small blocks grows")
-    large_limit: Bytes = _size("10 MiB", "requests below this share large chunks")
-    large_chunk: PositiveBytes = _size("20 MiB", "chunk by which the pool of large blocks grows")
-    chunk_rounding: PositiveBytes = _size("2 MiB", "requests from large_limit on get a chunk, so rounded")
-    least_small_rest: PositiveBytes = _size("512 B", "smallest rest for which a small block is split")
-    least_large_rest: PositiveBytes = _size("1 MiB", "smallest rest for which a large block is split")
+    rounding: PositiveBytes = default_size("512 B", "requests are rounded up to multiples")
+    small_limit: Bytes = default_size("1 MiB", "requests up to here come from small chunks")
+    small_chunk: PositiveBytes = default_size("2 MiB", "chunk by which the pool of small blocks grows")
+    large_limit: Bytes = default_size("10 MiB", "requests below this share large chunks")
+    large_chunk: PositiveBytes = default_size("20 MiB", "chunk by which the pool of large blocks grows")
+    chunk_rounding: PositiveBytes = default_size(
+        "2 MiB", "requests from large_limit on get a chunk, so rounded"
+    )
+    least_small_rest: PositiveBytes = default_size("512 B", "smallest rest for which a small block is split")
+    least_large_rest: PositiveBytes = default_size("1 MiB", "smallest rest for which a large block is split")
     returns_chunks: bool = Field(
         default=True, strict=True, description="whether free chunks are given back when memory runs out"
     )

@@ -94,9 +94,7 @@ class BehaviourSpec(Spec):
     reported_iteration: Annotated[
         Literal["last", "fastest"],
         Effect(
-            lambda run, compat: run.most_iterations > 1,
-            "with several iterations",
-            "there is one iteration",
+            lambda run, compat: run.most_iterations > 1, "with several iterations", "there is one iteration"
         ),
     ] = Field(default="last", description="iteration that results report")
     breakdown: Literal["computing", "in_flight"] = Field(
@@ -140,8 +138,7 @@ class BehaviourSpec(Spec):
         description="whether results that no kernel reads need memory in designs with a scratch buffer",
     )
     reported_digits: Annotated[Literal["all", "six"], COPIES] = Field(
-        default="all",
-        description="digits of reported milliseconds of designs that copy whole tensors",
+        default="all", description="digits of reported milliseconds of designs that copy whole tensors"
     )
 
 

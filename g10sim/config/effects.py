@@ -37,14 +37,10 @@ def effects_of(model: type[BaseModel]) -> Mapping[str, Effect]:
 
 
 PAGES = Effect(
-    lambda run, part: run.is_paged,
-    "with a policy that moves pages",
-    "every policy copies whole tensors",
+    lambda run, part: run.is_paged, "with a policy that moves pages", "every policy copies whole tensors"
 )
 COPIES = Effect(
-    lambda run, part: run.copies,
-    "with a policy that copies whole tensors",
-    "every policy moves pages",
+    lambda run, part: run.copies, "with a policy that copies whole tensors", "every policy moves pages"
 )
 LINKS = Effect(
     lambda run, part: run.has_links,

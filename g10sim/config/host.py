@@ -15,9 +15,8 @@ from g10sim.config.quantities import (
     PositiveCountRate,
     PositiveRate,
     Spec,
-    default,
+    default_size,
 )
-from g10sim.units import parse_bytes
 
 _PINS = Effect(
     lambda run, pinned: run.copies_to_host or run.pins_on_use,
@@ -89,7 +88,7 @@ class CompressionSpec(Spec):
     compression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
     decompression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
     pieces: Count = Field(default=8, description="pieces of a worker's share")
-    element: PositiveBytes = default("4 B", parse_bytes, "size of an element")
+    element: PositiveBytes = default_size("4 B", "size of an element")
 
 
 class CpuSpec(Spec):
@@ -130,8 +129,7 @@ class HostSpec(Spec):
     """
 
     memory: Annotated[
-        Bytes,
-        Effect(lambda run, host: "host" in run.tiers, "with host among the tiers", "it is no tier"),
+        Bytes, Effect(lambda run, host: "host" in run.tiers, "with host among the tiers", "it is no tier")
     ] = Field(description="host memory for tensors")
     memory_bandwidth: Annotated[PositiveRate | None, LINKS] = Field(
         default=None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,11 +12,12 @@ from pydantic import ValidationError
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, KeyPath, load_document, merge
+from g10sim.config.links import LINK_RATES
 from g10sim.config.problems import problems
 from g10sim.config.quantities import Spec
 from g10sim.config.sharing import VariationSpec
 from g10sim.config.ssd import SsdPreset
-from g10sim.config.system import LINK_RATES, SystemSpec
+from g10sim.config.system import SystemSpec
 from g10sim.errors import all_of
 from g10sim.registry import as_spelled, not_found
 from g10sim.text import shown
@@ -80,11 +81,7 @@ def load_variation(spec: Mapping[str, Any] | VariationSpec | None) -> VariationS
 
 
 def system_data(
-    spec: object,
-    document: Document,
-    path: KeyPath,
-    beside: Path | None = None,
-    within: tuple[str, ...] = (),
+    spec: object, document: Document, path: KeyPath, beside: Path | None = None, within: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Resolve the preset of a system's description; the result is not checked yet. Raises ConfigError.
 
@@ -105,7 +102,11 @@ def system_data(
         changes = {**changes, "ssd": _split(changes["ssd"], document, (*path, "ssd"))[1]}
     merged = merge(base, changes)
     changed = _leaves(changes)
-    sources = {key: text for key, text in merged.get(_SOURCES, {}).items() if not _touched(key, changed)}
+    sources = {
+        key: text
+        for key, text in merged.get(_SOURCES, {}).items()
+        if not any(key == other or key.startswith(f"{other}.") for other in changed)
+    }
     merged[_SOURCES] = {**sources, **_set_here(changed, own), **own}
     return merged
 
@@ -120,12 +121,8 @@ def _sources(data: Mapping[str, Any], document: Document, path: KeyPath) -> Mapp
 
 def behaviour_data(spec: object, document: Document, path: KeyPath) -> dict[str, Any]:
     """Resolve the preset of a behaviour; the result is not checked yet. Raises ConfigError."""
-    preset, changes = _split({} if spec is None else spec, document, path)
-    if preset is None:
-        return changes
-    if preset not in PRESETS:
-        raise document.error(path, f"found unknown preset '{preset}'{not_found(preset, PRESETS)}")
-    return merge(PRESETS[preset].model_dump(mode="json"), changes)
+    preset, changes = _known({} if spec is None else spec, document, path, PRESETS)
+    return changes if preset is None else merge(PRESETS[preset].model_dump(mode="json"), changes)
 
 
 def uncertainty_names() -> tuple[str, ...]:
@@ -135,13 +132,12 @@ def uncertainty_names() -> tuple[str, ...]:
 
 def uncertainty_data(spec: object, document: Document, path: KeyPath) -> dict[str, Any]:
     """Resolve the preset of an uncertainty; the result is not checked yet. Raises ConfigError."""
-    preset, changes = _split(spec, document, path)
-    if preset is None:
-        return changes
-    names = uncertainty_names()
-    if preset not in names:
-        raise document.error(path, f"found unknown preset '{preset}'{not_found(preset, names)}")
-    return merge(load_document(data_path("configs", "uncertainty", f"{preset}.yaml")).data, changes)
+    preset, changes = _known(spec, document, path, uncertainty_names())
+    return (
+        changes
+        if preset is None
+        else merge(load_document(data_path("configs", "uncertainty", f"{preset}.yaml")).data, changes)
+    )
 
 
 def validated(model: type[Model], data: Mapping[str, Any], document: Document, path: KeyPath = ()) -> Model:
@@ -151,6 +147,16 @@ def validated(model: type[Model], data: Mapping[str, Any], document: Document, p
     except ValidationError as error:
         found = [document.error((*path, *where), message) for where, message in problems(error, model)]
         raise all_of(found) from None
+
+
+def _known(
+    spec: object, document: Document, path: KeyPath, names: Collection[str]
+) -> tuple[str | None, dict[str, Any]]:
+    """Return a preset, of these names, and the changes of it. Raises ConfigError."""
+    preset, changes = _split(spec, document, path)
+    if preset is not None and preset not in names:
+        raise document.error(path, f"found unknown preset '{preset}'{not_found(preset, names)}")
+    return preset, changes
 
 
 def _split(spec: object, document: Document, path: KeyPath) -> tuple[str | None, dict[str, Any]]:
@@ -194,14 +200,9 @@ def _without_replaced_rates(base: dict[str, Any], changes: Mapping[str, Any]) ->
 
     What is measured of one link, or specified, says nothing about another.
     """
-    link, new = base.get("pcie"), changes.get("pcie")
+    new = changes.get("pcie")
     both = isinstance(new, Mapping) and ("bandwidth" in new or {"to_device", "from_device"} <= new.keys())
-    if not both or not isinstance(link, Mapping):
-        return base
-    gone = [f"pcie.{name}" for name in LINK_RATES]
-    sources = {key: text for key, text in base.get(_SOURCES, {}).items() if key not in gone}
-    kept = {key: value for key, value in link.items() if key not in LINK_RATES}
-    return {**base, "pcie": kept, _SOURCES: sources}
+    return _without(base, "pcie", LINK_RATES) if both else base
 
 
 _BESIDE_TENSORS = ("context_memory", "workspace_memory")
@@ -212,13 +213,20 @@ def _without_contexts(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[
 
     That is a budget for tensors, then, unless the changes say what is taken in addition, too.
     """
-    new, gpu = changes.get("gpu"), base.get("gpu")
-    if not (isinstance(new, Mapping) and isinstance(gpu, Mapping) and "memory" in new):
+    new = changes.get("gpu")
+    if not (isinstance(new, Mapping) and "memory" in new):
         return base
-    gone = [f"gpu.{name}" for name in _BESIDE_TENSORS if name not in new]
+    return _without(base, "gpu", [name for name in _BESIDE_TENSORS if name not in new])
+
+
+def _without(base: dict[str, Any], section: str, names: Collection[str]) -> dict[str, Any]:
+    """Return a description without some keys of a section, and without their sources."""
+    if not isinstance(base.get(section), Mapping):
+        return base
+    gone = [f"{section}.{name}" for name in names]
     sources = {key: text for key, text in base.get(_SOURCES, {}).items() if key not in gone}
-    kept = {key: value for key, value in gpu.items() if f"gpu.{key}" not in gone}
-    return {**base, "gpu": kept, _SOURCES: sources}
+    kept = {key: value for key, value in base[section].items() if key not in names}
+    return {**base, section: kept, _SOURCES: sources}
 
 
 def _device(
@@ -268,7 +276,3 @@ def _set_here(changed: Mapping[str, Any], sources: Mapping[str, Any]) -> dict[st
     return {
         key: _OVERRIDDEN for key, value in changed.items() if value is not None and key not in (*plain, *told)
     }
-
-
-def _touched(key: str, changed: Iterable[str]) -> bool:
-    return any(key == other or key.startswith(f"{other}.") for other in changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import PurePath
 from typing import Annotated, Any
 
@@ -81,9 +82,12 @@ PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
 PositiveFrequency = Annotated[Frequency, AfterValidator(_above_zero)]
 
 
-def default(text: str, parse: Callable[[object], int], description: str) -> Any:
-    """Describe a field with a quantity as its default, which the JSON Schema shows as it is written."""
+def _default(kind: units.Quantity, text: str, description: str) -> Any:
     extra: dict[str, Any] = {"default": text}
     return Field(
-        default=parse(text), validate_default=False, json_schema_extra=extra, description=description
+        default=kind.parse(text), validate_default=False, json_schema_extra=extra, description=description
     )
+
+
+default_size, default_time = partial(_default, units.SIZE), partial(_default, units.DURATION)
+"""Describe a field with a quantity as its default, which the JSON Schema shows as it is written."""

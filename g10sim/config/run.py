@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
-from g10sim.config.quantities import Duration, PlainName, Spec, default
+from g10sim.config.quantities import Duration, PlainName, Spec, default_time
 from g10sim.config.sharing import BESIDE, ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.text import shown
-from g10sim.units import parse_duration
 
 Table = Literal[
     "summary", "kernels", "migrations", "memory", "timeline", "working_sets", "inactive_periods", "pools"
@@ -107,7 +99,7 @@ class JobSpec(Spec):
     """One job: a trace that a GPU runs some iterations of, from its arrival on."""
 
     trace: str = Field(min_length=1, description="trace file")
-    arrival: Duration = default("0 s", parse_duration, "when the job may start")
+    arrival: Duration = default_time("0 s", "when the job may start")
     gpu: int = Field(default=0, strict=True, ge=0, description="GPU it runs on")
     iterations: Iterations = 2
     priority: Annotated[int, BESIDE] = Field(
@@ -118,8 +110,8 @@ class JobSpec(Spec):
         description="share of a GPU that it computes on alongside others",
     )
     copies: int = Field(default=1, strict=True, ge=1, le=1000, description="how many such jobs there are")
-    interval: Annotated[Duration, _COPIED] = default(
-        "0 s", parse_duration, "time from the arrival of one copy to that of the next"
+    interval: Annotated[Duration, _COPIED] = default_time(
+        "0 s", "time from the arrival of one copy to that of the next"
     )
     arrivals: Annotated[Literal["fixed", "poisson"], _COPIED] = Field(
         default="fixed",
@@ -166,8 +158,7 @@ class WorkloadSpec(Spec):
         default=None, description="random factors on kernel times, unknown to the policies"
     )
     sharing: Annotated[
-        SharingSpec,
-        Effect(lambda run, workload: bool(workload.jobs), "with jobs", "one job runs at a time"),
+        SharingSpec, Effect(lambda run, workload: bool(workload.jobs), "with jobs", "one job runs at a time")
     ] = Field(default_factory=SharingSpec, description="how jobs on one GPU share its time and memory")
 
     @model_validator(mode="after")

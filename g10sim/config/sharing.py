@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from g10sim.config.effects import Effect
-from g10sim.config.quantities import PositiveBytes, PositiveDuration, Spec, default
-from g10sim.units import parse_bytes, parse_duration
+from g10sim.config.quantities import PositiveBytes, PositiveDuration, Spec, default_size, default_time
 
 BESIDE = Effect(
     lambda run, part: run.shares_gpus,
@@ -34,7 +33,7 @@ class ExchangeSpec(Spec):
         Effect(
             lambda run, exchange: exchange.method != "none", "with method ring or host", "nothing is sent"
         ),
-    ] = default("25 MiB", parse_bytes, "gradients that are sent together, at least")
+    ] = default_size("25 MiB", "gradients that are sent together, at least")
 
 
 class SharingSpec(Spec):
@@ -55,11 +54,7 @@ class SharingSpec(Spec):
             "with compute time_sliced",
             "jobs take no turns",
         ),
-    ] = default(
-        "2 ms",
-        parse_duration,
-        "longest turn of a job of priority 1; priority p has p times as long",
-    )
+    ] = default_time("2 ms", "longest turn of a job of priority 1; priority p has p times as long")
     slowdown: Annotated[
         float,
         Effect(
@@ -98,9 +93,7 @@ class VariationSpec(Spec):
     distribution: Annotated[
         Literal["uniform", "normal"],
         Effect(
-            lambda run, variation: variation.magnitude > 0,
-            "with a magnitude above 0",
-            "the magnitude is 0",
+            lambda run, variation: variation.magnitude > 0, "with a magnitude above 0", "the magnitude is 0"
         ),
     ] = Field(
         default="uniform",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from g10sim.config import ssd_parts as parts
 from g10sim.config.effects import LINKS, Effect
 from g10sim.config.flash_array import FlashArray, request_rate
 from g10sim.config.quantities import (
@@ -22,92 +23,16 @@ from g10sim.config.quantities import (
     PositiveDuration,
     PositiveRate,
     Spec,
-    default,
+    default_size,
+    default_time,
 )
-from g10sim.units import PICOSECONDS_PER_SECOND, SIZE, parse_bytes, parse_duration
+from g10sim.units import PICOSECONDS_PER_SECOND, SIZE
 
 _DAYS_PER_YEAR = 365
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-PositiveShare = Annotated[float, Field(gt=0, lt=1)]
 
 
-def _times(rate: int, factor: Fraction) -> int:
-    return max(1, round(rate * factor))
-
-
-class BounceSpec(Spec):
-    """Copies between GPU and SSD that stop over in host memory (``path: host``)."""
-
-    bandwidth: PositiveRate = Field(description="of the buffer in host memory, both directions together")
-    latency: Latency = Field(description="that stopping over adds to an access")
-
-
-class RequestsSpec(Spec):
-    """I/O of a drive in requests that the host submits and completes.
-
-    Each of ``threads`` keeps ``depth`` requests of ``size`` bytes under way, and spends ``cpu`` on each. A
-    request takes ``host`` on its way through the host, and the drive's latency and its time on the drive.
-    """
-
-    size: PositiveBytes = default("1 MiB", parse_bytes, "of one request")
-    depth: int = Field(default=32, strict=True, ge=1, le=65_536, description="requests of a thread at a time")
-    threads: int = Field(default=1, strict=True, ge=1, le=4096, description="threads that submit")
-    host: Duration = Field(
-        default=0, validate_default=False, description="of submitting and completing one: its latency"
-    )
-    cpu: Duration = Field(
-        default=0, validate_default=False, description="of a thread for each of its requests"
-    )
-
-    def rate(self, bandwidth: int, latency: int, drives: int) -> int:
-        """Return the bytes/second of drives with some bandwidth together and a latency (picoseconds).
-
-        A drive serves one request after another, and requests wait in line at N drives: mean value analysis
-        of a closed network (Reiser and Lavenberg, JACM 27(2), 1980). With q under way R(q) = S/B * (N +
-        Q(q - 1)), X(q) = q / (latency + host + R(q)) and Q(q) = X(q) * R(q). One request alone takes latency
-        + host + S over the rate of one drive.
-        """
-        service = self.size * PICOSECONDS_PER_SECOND / bandwidth
-        waiting, rate = 0.0, 0.0
-        for under_way in range(1, self.depth * self.threads + 1):
-            response = service * (drives + waiting)
-            rate = under_way / (latency + self.host + response)
-            waiting = rate * response
-        most = self.threads / self.cpu if self.cpu else rate
-        return max(1, round(min(rate, most) * self.size * PICOSECONDS_PER_SECOND))
-
-
-class WriteCacheSpec(Spec):
-    """Flash of a drive that is written with one bit per cell: writes are fast until it is used up.
-
-    The first ``capacity`` bytes since time starts are written at the drive's rate, all others at
-    ``sustained``. Nothing empties it: makers and reviews say that idle drives do so, but no rate of it.
-    """
-
-    capacity: Bytes = Field(description="bytes that one drive writes at its own rate; 0 B: it is used up")
-    sustained: PositiveRate = Field(description="to one drive once it is used up")
-
-    def times(self, factor: Fraction) -> Self:
-        """Return a cache of the same size; once it is used up, the drive is as many times as fast."""
-        return self.model_copy(update={"sustained": _times(self.sustained, factor)})
-
-
-WRITES_WAIT = Effect(
-    lambda run, ssd: run.copies or run.has_policy("plans") or ssd.requests is not None,
-    "with a policy that plans or copies whole tensors, or requests",
-    "pages that leave on demand do not wait for it",
-)
-IS_USED_UP = Effect(
-    lambda run, ssd: ssd.write_cache.sustained < ssd.write_bandwidth,
-    "with a sustained rate below write_bandwidth",
-    "writes are no slower once it is used up",
-)
-STOPS_OVER = Effect(
-    lambda run, ssd: run.has_links and ssd.path == "host",
-    "with path host, except for batched transfers",
-    "nothing stops over in host memory",
-)
 _PLANES = Effect(lambda run, ssd: ssd.planes > 1, "with several planes", "a die has one plane")
 _ERASED = Effect(lambda run, ssd: not ssd.in_place, "without in_place", "the medium is overwritten in place")
 
@@ -119,7 +44,7 @@ class _Attached(Spec):
         default="direct",
         description="between GPU and SSD. direct: peer to peer; host: through a buffer in host memory",
     )
-    bounce: Annotated[BounceSpec | None, STOPS_OVER] = Field(
+    bounce: Annotated[parts.BounceSpec | None, parts.STOPS_OVER] = Field(
         default=None, description="the buffer in host memory"
     )
     behind: Annotated[str | None, LINKS] = Field(
@@ -130,10 +55,7 @@ class _Attached(Spec):
 
     @model_validator(mode="after")
     def _has_a_buffer(self) -> _Attached:
-        if self.path == "host" and self.bounce is None:
-            raise ValueError(
-                "path: found 'host' without 'bounce'; allowed: with bandwidth and latency of the buffer"
-            )
+        parts.check_buffer(self)
         return self
 
     @property
@@ -158,20 +80,19 @@ class SsdSpec(_Attached):
         default=None, gt=0, le=1, description="share of the drives' rates that a stripe reaches; none: all"
     )
     latency: Latency = Field(description="of one access")
-    write_latency: Annotated[Duration | None, WRITES_WAIT] = Field(
+    write_latency: Annotated[Duration | None, parts.WRITES_WAIT] = Field(
         default=None, description="of one write; none: that of any access"
     )
-    requests: RequestsSpec | None = Field(
+    requests: parts.RequestsSpec | None = Field(
         default=None, description="the host's part in each I/O; none: the drive alone limits rates"
     )
-    write_cache: Annotated[WriteCacheSpec | None, IS_USED_UP] = Field(
+    write_cache: Annotated[parts.WriteCacheSpec | None, parts.IS_USED_UP] = Field(
         default=None, description="cache that takes writes first; none: `write_bandwidth` lasts"
     )
 
     @model_validator(mode="after")
     def _stripes_have_drives(self) -> SsdSpec:
-        if self.stripe_efficiency is not None and self.drives == 1:
-            raise ValueError("stripe_efficiency: found with one drive; allowed: with drives, 2 or more")
+        parts.check_stripes(self)
         return self
 
     @property
@@ -190,7 +111,8 @@ class SsdSpec(_Attached):
     def times(self, factor: Fraction) -> Self:
         """Return a drive whose rates are multiplied by a factor."""
         update: dict[str, Any] = {
-            name: _times(getattr(self, name), factor) for name in ("read_bandwidth", "write_bandwidth")
+            name: parts.times_rate(getattr(self, name), factor)
+            for name in ("read_bandwidth", "write_bandwidth")
         }
         if self.write_cache is not None:
             update["write_cache"] = self.write_cache.times(factor)
@@ -218,43 +140,6 @@ class SsdSpec(_Attached):
         return found if self.requests is None else self.requests.rate(found, latency, self.drives)
 
 
-class CollectionSpec(Spec):
-    """Garbage collection: when it starts, when writes have to wait for it, and what it takes."""
-
-    start: PositiveShare = Field(description="share of erased superblocks below which it starts")
-    urgent: PositiveShare = Field(description="share below which writes go no faster than it makes room")
-    victims: Literal["greedy", "oldest"] = Field(
-        default="greedy",
-        description="greedy: the superblock with the fewest valid bytes; oldest: the one filled first",
-    )
-    at_once: Count = Field(
-        default=1,
-        description="superblocks that are chosen at a time at most, one for each that is missing to `start`; "
-        "what is valid in them then is copied, one superblock after the other",
-    )
-
-    @model_validator(mode="after")
-    def _starts_before_it_is_urgent(self) -> CollectionSpec:
-        if self.urgent > self.start:
-            raise ValueError(f"urgent: found {self.urgent}; allowed: at most 'start', {self.start}")
-        return self
-
-
-class SlcSpec(Spec):
-    """A part of the flash that is written with one bit per cell, and moved to the rest in idle time."""
-
-    capacity: PositiveBytes = Field(description="that it takes in one drive")
-    program: PositiveDuration = Field(description="time of a page in it")
-
-
-class RatingSpec(Spec):
-    """Promises of the maker."""
-
-    cycles: Count = Field(description="program/erase cycles of a block")
-    written: PositiveBytes = Field(description="host writes that one drive endures in its warranty")
-    years: float = Field(gt=0, le=100, description="length of the warranty, in which they may be written")
-
-
 class FlashSsdSpec(_Attached):
     """An SSD of flash: channels, dies and planes, a translation layer, garbage collection and wear."""
 
@@ -273,15 +158,13 @@ class FlashSsdSpec(_Attached):
     read: PositiveDuration = Field(description="time in which a die reads a page")
     program: PositiveDuration = Field(description="time in which a die programs a page")
     erase: Annotated[Duration, _ERASED] = Field(description="time in which a die erases a block")
-    read_command: Duration = default(
-        "290 ns", parse_duration, "on the channel, to one plane (MQSim: ONFI command and address cycles)"
+    read_command: Duration = default_time(
+        "290 ns", "on the channel, to one plane (MQSim: ONFI command and address cycles)"
     )
-    read_command_plane: Annotated[Duration, _PLANES] = default(
-        "650 ns", parse_duration, "more for each further plane"
-    )
-    program_command: Duration = default("361 ns", parse_duration, "on the channel, to one plane (MQSim)")
-    program_command_plane: Annotated[Duration, _PLANES] = default(
-        "816 ns", parse_duration, "more for each further plane"
+    read_command_plane: Annotated[Duration, _PLANES] = default_time("650 ns", "more for each further plane")
+    program_command: Duration = default_time("361 ns", "on the channel, to one plane (MQSim)")
+    program_command_plane: Annotated[Duration, _PLANES] = default_time(
+        "816 ns", "more for each further plane"
     )
     channel_order: Literal["pipelined", "rounds"] = Field(
         default="pipelined",
@@ -300,7 +183,7 @@ class FlashSsdSpec(_Attached):
         description="planes that a program command of garbage collection serves; none: all of a die",
     )
     controller_latency: Duration = Field(description="of one access, in addition to flash and channel")
-    request_size: PositiveBytes = default("1 MiB", parse_bytes, "in which migrations are handed to a drive")
+    request_size: PositiveBytes = default_size("1 MiB", "in which migrations are handed to a drive")
     queue_depth: int = Field(
         default=32, strict=True, ge=1, le=65_536, description="requests that a drive is handed at a time"
     )
@@ -309,17 +192,19 @@ class FlashSsdSpec(_Attached):
         Count,
         Effect(lambda run, ssd: ssd.write_buffer > 0, "with a write_buffer", "there is no write buffer"),
     ] = Field(default=2, description="pages per plane that the buffer hands out at a time")
-    slc: SlcSpec | None = Field(
+    slc: parts.SlcSpec | None = Field(
         default=None, description="part written with one bit per cell; none: there is none"
     )
-    overprovisioning: PositiveShare = Field(description="share of the flash that is not offered as capacity")
-    collection: Annotated[CollectionSpec, _ERASED] = Field(
+    overprovisioning: parts.PositiveShare = Field(
+        description="share of the flash that is not offered as capacity"
+    )
+    collection: Annotated[parts.CollectionSpec, _ERASED] = Field(
         description="garbage collection: when it starts, and what it takes"
     )
     in_place: bool = Field(
         default=False, strict=True, description="the medium is overwritten in place: no erasing, no garbage"
     )
-    rating: RatingSpec
+    rating: parts.RatingSpec
     write_floor: Share = Field(
         default=0.1, description="share of the array that reads leave to writes that wait"
     )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from g10sim.config.effects import LINKS, Effect
 from g10sim.config.host import CpuSpec, HostSpec
+from g10sim.config.links import NvlinkSpec, PcieSpec, SharedLinkSpec
 from g10sim.config.quantities import (
     Bytes,
-    Duration,
     Latency,
     PositiveBytes,
     PositiveFrequency,
     PositiveRate,
     Spec,
-    default,
+    default_size,
 )
 from g10sim.config.ssd import AnySsdSpec, SsdSpec
 from g10sim.config.tiers import MemoryTierSpec, Tier, TierEntry, located, sections_of_tiers, ssd_tier
@@ -25,7 +25,7 @@ from g10sim.display import Displayed, rounded_bytes
 from g10sim.errors import ConfigError, InvariantError
 from g10sim.records import Tiers
 from g10sim.registry import choices_text, nearest
-from g10sim.units import format_rate, parse_bytes
+from g10sim.units import format_rate
 
 
 class CopyContentionSpec(Spec):
@@ -60,21 +60,14 @@ class GpuSpec(Spec):
         ),
     ] = Field(default=1, strict=True, ge=1, le=1024, description="number of GPUs")
     memory: PositiveBytes = Field(description="HBM of one GPU")
-    context_memory: Bytes = default(
-        "0 B",
-        parse_bytes,
-        "of that, what each job on the GPU takes in addition to its tensors: its CUDA context",
+    context_memory: Bytes = default_size(
+        "0 B", "of that, what each job on the GPU takes in addition to its tensors: its CUDA context"
     )
-    workspace_memory: Bytes = default(
-        "0 B", parse_bytes, "of that, what libraries take for scratch in each job: cuBLAS, cuDNN"
+    workspace_memory: Bytes = default_size(
+        "0 B", "of that, what libraries take for scratch in each job: cuBLAS, cuDNN"
     )
     clock: PositiveFrequency = Field(description="clock of the simulated cycles")
-    page_size: PositiveBytes = Field(
-        default=parse_bytes("4 KiB"),
-        validate_default=False,
-        json_schema_extra={"default": "4 KiB"},
-        description="page of the unified memory",
-    )
+    page_size: PositiveBytes = default_size("4 KiB", "page of the unified memory")
     allocation_rate: PositiveRate = Field(description="speed of mapping new pages")
     copy_contention: Annotated[CopyContentionSpec | None, LINKS] = Field(
         default=None, description="copies slow kernels down; none: they do not"
@@ -84,130 +77,6 @@ class GpuSpec(Spec):
     def beside_tensors(self) -> int:
         """Bytes that each job takes in addition to its tensors."""
         return self.context_memory + self.workspace_memory
-
-
-LINK_RATES = ("bandwidth", "to_device", "from_device", "duplex")
-"""Keys of a link that are rates."""
-
-
-class LinkSpec(Spec):
-    """A link between GPUs and memory: a rate for both directions, or one for each.
-
-    ``duplex`` is the most that both directions carry together; without it, each has its rate to itself. A
-    copy waits for ``per_copy`` before its first byte moves, once for every link that it crosses: S bytes take
-    per_copy + S / rate.
-    """
-
-    bandwidth: PositiveRate | None = Field(default=None, description="in each direction")
-    to_device: PositiveRate | None = Field(default=None, description="towards the GPU, in place of bandwidth")
-    from_device: PositiveRate | None = Field(
-        default=None, description="away from the GPU, in place of bandwidth"
-    )
-    duplex: PositiveRate | None = Field(
-        default=None, description="most of both directions together; none: their sum"
-    )
-    per_copy: Duration | None = Field(default=None, description="of starting one copy; none: nothing")
-
-    @model_validator(mode="after")
-    def _directions_have_rates(self) -> Self:
-        named = {"to_device": self.to_device, "from_device": self.from_device}
-        if self.bandwidth is None:
-            missing = [name for name, rate in named.items() if rate is None]
-            if missing:
-                found = "nothing (the key is missing)" if len(missing) == 2 else f"no {missing[0]}"
-                raise ValueError(
-                    f"bandwidth: found {found}; allowed: bandwidth, or to_device and from_device"
-                )
-        elif None not in named.values():
-            raise ValueError(
-                "bandwidth: found with to_device and from_device, which leave it nothing to say; allowed: "
-                "one or the other"
-            )
-        if self.duplex is not None and not self.faster <= self.duplex <= self.inward + self.outward:
-            raise ValueError(
-                f"duplex: found {format_rate(self.duplex)}; allowed: {format_rate(self.faster)} (one "
-                f"direction) to {format_rate(self.inward + self.outward)} (both)"
-            )
-        return self
-
-    @property
-    def inward(self) -> int:
-        """Rate towards the GPU in bytes/second."""
-        return self._rate(self.to_device)
-
-    @property
-    def outward(self) -> int:
-        """Rate away from the GPU in bytes/second."""
-        return self._rate(self.from_device)
-
-    @property
-    def slower(self) -> int:
-        """Rate of the slower direction in bytes/second."""
-        return min(self.inward, self.outward)
-
-    @property
-    def faster(self) -> int:
-        """Rate of the faster direction in bytes/second."""
-        return max(self.inward, self.outward)
-
-    @property
-    def at_once(self) -> tuple[int, int]:
-        """Rates towards and away from the GPU in bytes/second while both directions are busy all the time."""
-        both = self.inward + self.outward
-        most = both if self.duplex is None else self.duplex
-        return self.inward * most // both, self.outward * most // both
-
-    def _rate(self, own: int | None) -> int:
-        rate = own or self.bandwidth
-        if rate is None:
-            raise InvariantError("a link without rates was accepted")
-        return rate
-
-    def times(self, numerator: int, denominator: int = 1) -> Self:
-        """Return the same link with all rates multiplied by a fraction."""
-        rates = {name: getattr(self, name) for name in LINK_RATES}
-        scaled = {name: rate * numerator // denominator for name, rate in rates.items() if rate is not None}
-        return self.model_copy(update=scaled)
-
-
-class SharedLinkSpec(LinkSpec):
-    """A link that several GPUs cross on their way to host memory and SSD (switch uplink, root complex)."""
-
-    name: str = Field(min_length=1)
-    gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(
-        min_length=1, description="GPUs whose traffic crosses it"
-    )
-
-
-class NvlinkSpec(Spec):
-    """Links between GPUs, all to all through switches."""
-
-    bandwidth: PositiveRate = Field(description="of one GPU to and from all others, in each direction")
-
-
-class PcieSpec(LinkSpec):
-    """The tree of PCIe links: every GPU's own link and the links that GPUs share."""
-
-    shared: Annotated[
-        tuple[SharedLinkSpec, ...],
-        Effect(
-            lambda run, pcie: run.has_links or run.has_policy("plans"),
-            "with fluid transfers, or a policy that plans or copies whole tensors",
-            "batched transfers know one link",
-        ),
-    ] = Field(default=(), description="links that GPUs share")
-    service: Annotated[
-        Literal["fair", "first_come", "deadline"],
-        Effect(
-            lambda run, pcie: run.has_links and run.has_policy("keeps_service"),
-            "with fluid transfers, or a policy that copies whole tensors and does not choose the service",
-            "batched transfers know one link, or policies choose the service",
-        ),
-    ] = Field(
-        default="fair",
-        description="how transfers of equal rank share links. fair: max-min fair, all at once; first_come:"
-        " one after another at full rate, the oldest first; deadline: what is needed first",
-    )
 
 
 _FLUID = Effect(
@@ -237,20 +106,12 @@ class PageFaultSpec(Spec):
     batch: Annotated[int | None, _FLUID] = Field(
         default=None, strict=True, ge=1, description="most faults of a batch, one per page; null: any number"
     )
-    leaf: Annotated[PositiveBytes, _BATCH] = Field(
-        default=parse_bytes("64 KiB"),
-        validate_default=False,
-        json_schema_extra={"default": "64 KiB"},
-        description="bytes that a fault brings in at least",
-    )
+    leaf: Annotated[PositiveBytes, _BATCH] = default_size("64 KiB", "bytes that a fault brings in at least")
     threshold: Annotated[float, _BATCH] = Field(
         default=0.51, ge=0.0, le=1.0, description="share of a subtree above which the rest of it is fetched"
     )
-    group: PositiveBytes = Field(
-        default=parse_bytes("2 MiB"),
-        validate_default=False,
-        json_schema_extra={"default": "2 MiB"},
-        description="block of addresses beyond which no batch and no subtree reaches",
+    group: PositiveBytes = default_size(
+        "2 MiB", "block of addresses beyond which no batch and no subtree reaches"
     )
     eviction: Annotated[Literal["overlapped", "serial"], _FLUID] = Field(
         default="overlapped",

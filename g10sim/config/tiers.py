@@ -8,19 +8,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from g10sim.config import ssd_parts as parts
 from g10sim.config.host import ACCESSED, KernelAccessSpec
 from g10sim.config.quantities import Bytes, Duration, Latency, PositiveRate, Spec
-from g10sim.config.ssd import (
-    IS_USED_UP,
-    STOPS_OVER,
-    WRITES_WAIT,
-    AnySsdSpec,
-    BounceSpec,
-    FlashSsdSpec,
-    RequestsSpec,
-    SsdSpec,
-    WriteCacheSpec,
-)
+from g10sim.config.ssd import AnySsdSpec, FlashSsdSpec, SsdSpec
 from g10sim.places import place, tier_word
 from g10sim.records import Location
 from g10sim.registry import nearest
@@ -62,7 +53,7 @@ class MemoryTierSpec(Spec):
     )
 
 
-_OF_THE_DRIVE = replace(IS_USED_UP, counts=lambda run, ssd: IS_USED_UP.counts(run, ssd.drive))
+_OF_THE_DRIVE = replace(parts.IS_USED_UP, counts=lambda run, ssd: parts.IS_USED_UP.counts(run, ssd.drive))
 
 
 class SsdTierSpec(Spec):
@@ -75,7 +66,7 @@ class SsdTierSpec(Spec):
     read: PositiveRate = Field(description="from one drive")
     write: PositiveRate = Field(description="to one drive")
     latency: Latency = Field(description="of one access")
-    write_latency: Annotated[Duration | None, WRITES_WAIT] = Field(
+    write_latency: Annotated[Duration | None, parts.WRITES_WAIT] = Field(
         default=None, description="of one write; none: that of any access"
     )
     at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
@@ -83,43 +74,27 @@ class SsdTierSpec(Spec):
     stripe_efficiency: float | None = Field(
         default=None, gt=0, le=1, description="share of the drives' rates that a stripe reaches; none: all"
     )
-    requests: RequestsSpec | None = Field(default=None, description="the host's part in each I/O")
-    write_cache: Annotated[WriteCacheSpec | None, _OF_THE_DRIVE] = Field(
+    requests: parts.RequestsSpec | None = Field(default=None, description="the host's part in each I/O")
+    write_cache: Annotated[parts.WriteCacheSpec | None, _OF_THE_DRIVE] = Field(
         default=None, description="cache that takes writes first"
     )
     path: Literal["direct", "host"] = Field(
         default="direct", description="between GPU and SSD, as in the section `ssd`"
     )
-    bounce: Annotated[BounceSpec | None, STOPS_OVER] = Field(
+    bounce: Annotated[parts.BounceSpec | None, parts.STOPS_OVER] = Field(
         default=None, description="the buffer in host memory"
     )
 
     @property
     def drive(self) -> SsdSpec:
         """The drive as the section ``ssd`` describes one. Raises ValueError for a path without a buffer."""
-        return SsdSpec.model_construct(
-            path=self.path,
-            bounce=self.bounce,
-            behind=self.at,
-            capacity=self.capacity,
-            read_bandwidth=self.read,
-            write_bandwidth=self.write,
-            latency=self.latency,
-            write_latency=self.write_latency,
-            drives=self.drives,
-            stripe_efficiency=self.stripe_efficiency,
-            requests=self.requests,
-            write_cache=self.write_cache,
-        )
+        given = {_SHORT_KEYS.get(key, key): value for key, value in self if key not in ("name", "kind")}
+        return SsdSpec.model_construct(**given)
 
     @model_validator(mode="after")
     def _is_whole(self) -> SsdTierSpec:
-        if self.stripe_efficiency is not None and self.drives == 1:
-            raise ValueError("stripe_efficiency: found with one drive; allowed: with drives, 2 or more")
-        if self.path == "host" and self.bounce is None:
-            raise ValueError(
-                "path: found 'host' without 'bounce'; allowed: with bandwidth and latency of the buffer"
-            )
+        parts.check_stripes(self)
+        parts.check_buffer(self)
         return self
 
 
@@ -223,17 +198,16 @@ def sections_of_tiers(data: Mapping[str, Any]) -> dict[str, Any]:
     found, entries = dict(data), []
     for number, entry in enumerate(data["tiers"]):
         _check_entry(entry, f"tiers.{number}")
-        name, kind = (entry.get("name"), entry.get("kind")) if isinstance(entry, Mapping) else (None, None)
+        given = dict(entry) if isinstance(entry, Mapping) else {}
+        name, kind = given.pop("name", None), given.pop("kind", None)
         if name == "host" and kind in (None, "memory"):
-            own = {
-                "memory" if key == "capacity" else key: entry[key]
-                for key in entry
-                if key not in ("name", "kind")
-            }
+            own = {"memory" if key == "capacity" else key: value for key, value in given.items()}
             found["host"] = {**(found.get("host") or {}), **own}
             entries.append(name)
         elif name == "ssd" and kind == "ssd":
-            found["ssd"] = _spelled_out({key: entry[key] for key in entry if key not in ("name", "kind")})
+            # At flash fidelity ``read`` is a time.
+            short = _SHORT_KEYS if given.get("model", "link") == "link" else {"at": "behind"}
+            found["ssd"] = {short.get(key, key): value for key, value in given.items()}
             entries.append(name)
         else:
             entries.append(entry)
@@ -251,9 +225,3 @@ def _check_entry(entry: object, path: str) -> None:
     elif entry not in get_args(Section) and not isinstance(entry, Spec):
         near = nearest(str(entry), get_args(Section))
         raise ValueError(f"{path}: found {shown(entry)}{near}; allowed: host, ssd, or a mapping")
-
-
-def _spelled_out(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keys of the section ``ssd`` for those of a tier; at flash fidelity ``read`` is a time."""
-    short = _SHORT_KEYS if entry.get("model", "link") == "link" else {"at": "behind"}
-    return {short.get(key, key): value for key, value in entry.items()}

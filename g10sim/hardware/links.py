@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from g10sim.config.system import LinkSpec, SystemSpec
+from g10sim.config.links import LinkSpec
+from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.records import Location
 

@@ -4,8 +4,9 @@ import pytest
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.data import data_path, find_file, find_files
+from g10sim.config.links import LINK_RATES
 from g10sim.config.presets import load_behaviour, load_system, system_names
-from g10sim.config.system import LINK_RATES, SystemSpec
+from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 
 NOT_NUMBERS = {"name", "description", "sources", "ssd.drives", "pcie.service", "pcie.shared.0.name"}

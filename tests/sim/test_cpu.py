@@ -7,8 +7,9 @@ from drives import drive
 from machines import GPG10, PAGE, iteration_times, kernel_times, machine, simulate
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.links import NvlinkSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec
-from g10sim.config.system import NvlinkSpec, SystemSpec
+from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.designs.ideal import Ideal

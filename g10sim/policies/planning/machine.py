@@ -8,8 +8,9 @@ from fractions import Fraction
 from math import ceil
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.links import LinkSpec
 from g10sim.config.ssd import FlashSsdSpec
-from g10sim.config.system import LinkSpec, SystemSpec
+from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.policies.interface.moves import tier_name
 from g10sim.trace.model import Trace

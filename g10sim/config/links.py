@@ -1,0 +1,135 @@
+"""Description of links: PCIe between GPUs and memory, as a tree, and NVLink between GPUs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from g10sim.config.effects import Effect
+from g10sim.config.quantities import Duration, PositiveRate, Spec
+from g10sim.errors import InvariantError
+from g10sim.units import format_rate
+
+LINK_RATES = ("bandwidth", "to_device", "from_device", "duplex")
+"""Keys of a link that are rates."""
+
+
+class LinkSpec(Spec):
+    """A link between GPUs and memory: a rate for both directions, or one for each.
+
+    ``duplex`` is the most that both directions carry together; without it, each has its rate to itself. A
+    copy waits for ``per_copy`` before its first byte moves, once for every link that it crosses: S bytes take
+    per_copy + S / rate.
+    """
+
+    bandwidth: PositiveRate | None = Field(default=None, description="in each direction")
+    to_device: PositiveRate | None = Field(default=None, description="towards the GPU, in place of bandwidth")
+    from_device: PositiveRate | None = Field(
+        default=None, description="away from the GPU, in place of bandwidth"
+    )
+    duplex: PositiveRate | None = Field(
+        default=None, description="most of both directions together; none: their sum"
+    )
+    per_copy: Duration | None = Field(default=None, description="of starting one copy; none: nothing")
+
+    @model_validator(mode="after")
+    def _directions_have_rates(self) -> Self:
+        named = {"to_device": self.to_device, "from_device": self.from_device}
+        if self.bandwidth is None:
+            missing = [name for name, rate in named.items() if rate is None]
+            if missing:
+                found = "nothing (the key is missing)" if len(missing) == 2 else f"no {missing[0]}"
+                raise ValueError(
+                    f"bandwidth: found {found}; allowed: bandwidth, or to_device and from_device"
+                )
+        elif None not in named.values():
+            raise ValueError(
+                "bandwidth: found with to_device and from_device, which leave it nothing to say; allowed: "
+                "one or the other"
+            )
+        if self.duplex is not None and not self.faster <= self.duplex <= self.inward + self.outward:
+            raise ValueError(
+                f"duplex: found {format_rate(self.duplex)}; allowed: {format_rate(self.faster)} (one "
+                f"direction) to {format_rate(self.inward + self.outward)} (both)"
+            )
+        return self
+
+    @property
+    def inward(self) -> int:
+        """Rate towards the GPU in bytes/second."""
+        return self._rate(self.to_device)
+
+    @property
+    def outward(self) -> int:
+        """Rate away from the GPU in bytes/second."""
+        return self._rate(self.from_device)
+
+    @property
+    def slower(self) -> int:
+        """Rate of the slower direction in bytes/second."""
+        return min(self.inward, self.outward)
+
+    @property
+    def faster(self) -> int:
+        """Rate of the faster direction in bytes/second."""
+        return max(self.inward, self.outward)
+
+    @property
+    def at_once(self) -> tuple[int, int]:
+        """Rates towards and away from the GPU in bytes/second while both directions are busy all the time."""
+        both = self.inward + self.outward
+        most = both if self.duplex is None else self.duplex
+        return self.inward * most // both, self.outward * most // both
+
+    def _rate(self, own: int | None) -> int:
+        rate = own or self.bandwidth
+        if rate is None:
+            raise InvariantError("a link without rates was accepted")
+        return rate
+
+    def times(self, numerator: int, denominator: int = 1) -> Self:
+        """Return the same link with all rates multiplied by a fraction."""
+        rates = {name: getattr(self, name) for name in LINK_RATES}
+        scaled = {name: rate * numerator // denominator for name, rate in rates.items() if rate is not None}
+        return self.model_copy(update=scaled)
+
+
+class SharedLinkSpec(LinkSpec):
+    """A link that several GPUs cross on their way to host memory and SSD (switch uplink, root complex)."""
+
+    name: str = Field(min_length=1)
+    gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(
+        min_length=1, description="GPUs whose traffic crosses it"
+    )
+
+
+class NvlinkSpec(Spec):
+    """Links between GPUs, all to all through switches."""
+
+    bandwidth: PositiveRate = Field(description="of one GPU to and from all others, in each direction")
+
+
+class PcieSpec(LinkSpec):
+    """The tree of PCIe links: every GPU's own link and the links that GPUs share."""
+
+    shared: Annotated[
+        tuple[SharedLinkSpec, ...],
+        Effect(
+            lambda run, pcie: run.has_links or run.has_policy("plans"),
+            "with fluid transfers, or a policy that plans or copies whole tensors",
+            "batched transfers know one link",
+        ),
+    ] = Field(default=(), description="links that GPUs share")
+    service: Annotated[
+        Literal["fair", "first_come", "deadline"],
+        Effect(
+            lambda run, pcie: run.has_links and run.has_policy("keeps_service"),
+            "with fluid transfers, or a policy that copies whole tensors and does not choose the service",
+            "batched transfers know one link, or policies choose the service",
+        ),
+    ] = Field(
+        default="fair",
+        description="how transfers of equal rank share links. fair: max-min fair, all at once; first_come:"
+        " one after another at full rate, the oldest first; deadline: what is needed first",
+    )

@@ -1,0 +1,154 @@
+"""Parts of SSDs: their buffers, requests, caches and garbage collection, and when keys of these count."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from g10sim.config.effects import Effect
+from g10sim.config.quantities import (
+    Bytes,
+    Count,
+    Duration,
+    Latency,
+    PositiveBytes,
+    PositiveDuration,
+    PositiveRate,
+    Spec,
+    default_size,
+)
+from g10sim.units import PICOSECONDS_PER_SECOND
+
+PositiveShare = Annotated[float, Field(gt=0, lt=1)]
+
+
+def times_rate(rate: int, factor: Fraction) -> int:
+    """Return a rate multiplied by a factor, at least 1."""
+    return max(1, round(rate * factor))
+
+
+class BounceSpec(Spec):
+    """Copies between GPU and SSD that stop over in host memory (``path: host``)."""
+
+    bandwidth: PositiveRate = Field(description="of the buffer in host memory, both directions together")
+    latency: Latency = Field(description="that stopping over adds to an access")
+
+
+class RequestsSpec(Spec):
+    """I/O of a drive in requests that the host submits and completes.
+
+    Each of ``threads`` keeps ``depth`` requests of ``size`` bytes under way, and spends ``cpu`` on each. A
+    request takes ``host`` on its way through the host, and the drive's latency and its time on the drive.
+    """
+
+    size: PositiveBytes = default_size("1 MiB", "of one request")
+    depth: int = Field(default=32, strict=True, ge=1, le=65_536, description="requests of a thread at a time")
+    threads: int = Field(default=1, strict=True, ge=1, le=4096, description="threads that submit")
+    host: Duration = Field(
+        default=0, validate_default=False, description="of submitting and completing one: its latency"
+    )
+    cpu: Duration = Field(
+        default=0, validate_default=False, description="of a thread for each of its requests"
+    )
+
+    def rate(self, bandwidth: int, latency: int, drives: int) -> int:
+        """Return the bytes/second of drives with some bandwidth together and a latency (picoseconds).
+
+        A drive serves one request after another, and requests wait in line at N drives: mean value analysis
+        of a closed network (Reiser and Lavenberg, JACM 27(2), 1980). With q under way R(q) = S/B * (N +
+        Q(q - 1)), X(q) = q / (latency + host + R(q)) and Q(q) = X(q) * R(q). One request alone takes latency
+        + host + S over the rate of one drive.
+        """
+        service = self.size * PICOSECONDS_PER_SECOND / bandwidth
+        waiting, rate = 0.0, 0.0
+        for under_way in range(1, self.depth * self.threads + 1):
+            response = service * (drives + waiting)
+            rate = under_way / (latency + self.host + response)
+            waiting = rate * response
+        most = self.threads / self.cpu if self.cpu else rate
+        return max(1, round(min(rate, most) * self.size * PICOSECONDS_PER_SECOND))
+
+
+class WriteCacheSpec(Spec):
+    """Flash of a drive that is written with one bit per cell: writes are fast until it is used up.
+
+    The first ``capacity`` bytes since time starts are written at the drive's rate, all others at
+    ``sustained``. Nothing empties it: makers and reviews say that idle drives do so, but no rate of it.
+    """
+
+    capacity: Bytes = Field(description="bytes that one drive writes at its own rate; 0 B: it is used up")
+    sustained: PositiveRate = Field(description="to one drive once it is used up")
+
+    def times(self, factor: Fraction) -> Self:
+        """Return a cache of the same size; once it is used up, the drive is as many times as fast."""
+        return self.model_copy(update={"sustained": times_rate(self.sustained, factor)})
+
+
+WRITES_WAIT = Effect(
+    lambda run, ssd: run.copies or run.has_policy("plans") or ssd.requests is not None,
+    "with a policy that plans or copies whole tensors, or requests",
+    "pages that leave on demand do not wait for it",
+)
+IS_USED_UP = Effect(
+    lambda run, ssd: ssd.write_cache.sustained < ssd.write_bandwidth,
+    "with a sustained rate below write_bandwidth",
+    "writes are no slower once it is used up",
+)
+STOPS_OVER = Effect(
+    lambda run, ssd: run.has_links and ssd.path == "host",
+    "with path host, except for batched transfers",
+    "nothing stops over in host memory",
+)
+
+
+class CollectionSpec(Spec):
+    """Garbage collection: when it starts, when writes have to wait for it, and what it takes."""
+
+    start: PositiveShare = Field(description="share of erased superblocks below which it starts")
+    urgent: PositiveShare = Field(description="share below which writes go no faster than it makes room")
+    victims: Literal["greedy", "oldest"] = Field(
+        default="greedy",
+        description="greedy: the superblock with the fewest valid bytes; oldest: the one filled first",
+    )
+    at_once: Count = Field(
+        default=1,
+        description="superblocks that are chosen at a time at most, one for each that is missing to `start`; "
+        "what is valid in them then is copied, one superblock after the other",
+    )
+
+    @model_validator(mode="after")
+    def _starts_before_it_is_urgent(self) -> CollectionSpec:
+        if self.urgent > self.start:
+            raise ValueError(f"urgent: found {self.urgent}; allowed: at most 'start', {self.start}")
+        return self
+
+
+class SlcSpec(Spec):
+    """A part of the flash that is written with one bit per cell, and moved to the rest in idle time."""
+
+    capacity: PositiveBytes = Field(description="that it takes in one drive")
+    program: PositiveDuration = Field(description="time of a page in it")
+
+
+class RatingSpec(Spec):
+    """Promises of the maker."""
+
+    cycles: Count = Field(description="program/erase cycles of a block")
+    written: PositiveBytes = Field(description="host writes that one drive endures in its warranty")
+    years: float = Field(gt=0, le=100, description="length of the warranty, in which they may be written")
+
+
+def check_buffer(drive: Any) -> None:
+    """Raise ValueError for a drive whose path through host memory has no buffer there."""
+    if drive.path == "host" and drive.bounce is None:
+        raise ValueError(
+            "path: found 'host' without 'bounce'; allowed: with bandwidth and latency of the buffer"
+        )
+
+
+def check_stripes(drive: Any) -> None:
+    """Raise ValueError for an efficiency of stripes over one drive."""
+    if drive.stripe_efficiency is not None and drive.drives == 1:
+        raise ValueError("stripe_efficiency: found with one drive; allowed: with drives, 2 or more")
