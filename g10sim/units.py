@@ -31,7 +31,7 @@ LONGEST_SECONDS = 10**6
 """Longest duration: below it, cycles of any allowed clock fit into 64 bits."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Quantity:
     """A kind of quantity: its units and its physical range, in the smallest unit.
 
@@ -51,7 +51,11 @@ class Quantity:
     @property
     def range(self) -> str:
         """The range as text."""
-        return f"{_format(self.least, self.units)} to {_format(self.most, self.units)} ({self.reason})"
+        return f"{self.format(self.least)} to {self.format(self.most)} ({self.reason})"
+
+    def format(self, amount: int) -> str:
+        """Write an amount exactly, in the unit that gives the shortest number (``'40 GiB'``)."""
+        return _formatted(self, amount)
 
     def parse(self, value: object) -> int:
         """Read a number with a unit; returns an integer of the smallest unit. Raises ValueError."""
@@ -78,6 +82,17 @@ class Quantity:
         if rounded and rounded < self.least:
             raise ValueError(f"found {found}; allowed: {self.range}")
         return rounded
+
+
+@lru_cache(maxsize=1024)
+def _formatted(kind: Quantity, amount: int) -> str:
+    units = kind.units
+
+    def length(unit: str) -> tuple[int, int]:
+        return len(_number(amount, units[unit]).replace(".", "")), -units[unit]
+
+    best = min([unit for unit in units if amount >= units[unit]] or list(units)[:1], key=length)
+    return f"{_number(amount, units[best])} {best}"
 
 
 SIZE = Quantity("size", _SIZE, "40 GiB", 1, 10**18, "1 EB is more than any machine has", "bytes", "B")
@@ -129,69 +144,14 @@ COUNT_RATE = Quantity(
 QUANTITIES = (SIZE, RATE, DURATION, FREQUENCY, COMPUTE_RATE, COUNT_RATE)
 
 
-def parse_bytes(value: object) -> int:
-    """Read a size such as ``'40 GiB'``; returns bytes. Raises ValueError."""
-    return SIZE.parse(value)
-
-
-def parse_rate(value: object) -> int:
-    """Read a data rate such as ``'15.754 GB/s'``; returns bytes/second. Raises ValueError."""
-    return RATE.parse(value)
-
-
-def parse_duration(value: object) -> int:
-    """Read a duration such as ``'45 us'``; returns picoseconds. Raises ValueError."""
-    return DURATION.parse(value)
-
-
-def _format(amount: int, units: dict[str, int]) -> str:
-    def length(unit: str) -> tuple[int, int]:
-        return len(_number(amount, units[unit]).replace(".", "")), -units[unit]
-
-    fitting = [unit for unit in units if amount >= units[unit]] or list(units)[:1]
-    best = min(fitting, key=length)
-    return f"{_number(amount, units[best])} {best}"
+parse_bytes, parse_rate = SIZE.parse, RATE.parse
+format_bytes, format_rate = SIZE.format, RATE.format
+format_duration, format_frequency = DURATION.format, FREQUENCY.format
 
 
 def _number(amount: int, factor: int) -> str:
     text = format(Decimal(amount) / Decimal(factor), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-@lru_cache
-def format_bytes(size_bytes: int) -> str:
-    """Write a size exactly, in the unit that gives the shortest number (``'40 GiB'``)."""
-    return _format(size_bytes, _SIZE)
-
-
-@lru_cache
-def format_rate(bytes_per_second: int) -> str:
-    """Write a data rate exactly, in the unit that gives the shortest number."""
-    return _format(bytes_per_second, _RATE)
-
-
-@lru_cache
-def format_duration(picoseconds: int) -> str:
-    """Write a duration exactly, in the unit that gives the shortest number."""
-    return _format(picoseconds, _TIME)
-
-
-@lru_cache
-def format_frequency(hertz: int) -> str:
-    """Write a frequency exactly, in the unit that gives the shortest number."""
-    return _format(hertz, _FREQUENCY)
-
-
-@lru_cache
-def format_compute_rate(flop_per_second: int) -> str:
-    """Write a compute rate exactly, in the unit that gives the shortest number."""
-    return _format(flop_per_second, _COMPUTE)
-
-
-@lru_cache
-def format_count_rate(per_second: int) -> str:
-    """Write how many a second exactly, in the unit that gives the shortest number."""
-    return _format(per_second, _COUNTS)
 
 
 def duration_to_cycles(picoseconds: int, clock_hz: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -29,11 +28,9 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
-def _quantity(
-    kind: units.Quantity, write: Callable[[int], str]
-) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
+def _quantity(kind: units.Quantity) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
     schema: dict[str, Any] = {"type": "string", "examples": [kind.example]}
-    return BeforeValidator(kind.parse), PlainSerializer(write), WithJsonSchema(schema)
+    return BeforeValidator(kind.parse), PlainSerializer(kind.format), WithJsonSchema(schema)
 
 
 def _at_most_100_s(value: int) -> int:
@@ -48,12 +45,12 @@ def _above_zero(value: int) -> int:
     return value
 
 
-Bytes = Annotated[int, *_quantity(units.SIZE, units.format_bytes)]
-Rate = Annotated[int, *_quantity(units.RATE, units.format_rate)]
-Duration = Annotated[int, *_quantity(units.DURATION, units.format_duration)]
-Frequency = Annotated[int, *_quantity(units.FREQUENCY, units.format_frequency)]
-CountRate = Annotated[int, *_quantity(units.COUNT_RATE, units.format_count_rate)]
-ComputeRate = Annotated[int, *_quantity(units.COMPUTE_RATE, units.format_compute_rate)]
+Bytes = Annotated[int, *_quantity(units.SIZE)]
+Rate = Annotated[int, *_quantity(units.RATE)]
+Duration = Annotated[int, *_quantity(units.DURATION)]
+Frequency = Annotated[int, *_quantity(units.FREQUENCY)]
+CountRate = Annotated[int, *_quantity(units.COUNT_RATE)]
+ComputeRate = Annotated[int, *_quantity(units.COMPUTE_RATE)]
 
 Latency = Annotated[Duration, AfterValidator(_at_most_100_s)]
 """A time that every access takes; far longer ones leave the range in which times are exact."""

@@ -48,11 +48,7 @@ class Experiment:
 
 
 def expand(
-    document: Document,
-    *,
-    check: bool = False,
-    limit: int | None = None,
-    known: KnownTraces | None = None,
+    document: Document, *, check: bool = False, limit: int | None = None, known: KnownTraces | None = None
 ) -> Experiment:
     """Check a configuration with every combination of swept values and list its cells.
 

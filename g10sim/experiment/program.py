@@ -41,7 +41,7 @@ def program() -> Program:
 
     Raises ConfigError if Python has loaded what a module was compiled to before it was edited.
     """
-    files = {str(path.relative_to(_PACKAGE)): path for path in _engine_files()}
+    files = {str(path.relative_to(_PACKAGE)): path for path in engine_files()}
     for path in files.values():
         _check_compiled(path)
     libraries = {name: found for name in _LIBRARIES if (found := version_of(name))}
@@ -56,12 +56,8 @@ def code_hash(part: str) -> str:
     return data_hash([program().sha256, {str(path.relative_to(_PACKAGE)): file_hash(path) for path in paths}])
 
 
-def program_names() -> list[str]:
-    """Return the names of the files that count, relative to the package."""
-    return sorted(str(path.relative_to(_PACKAGE)) for path in _engine_files())
-
-
-def _engine_files() -> Iterator[Path]:
+def engine_files() -> Iterator[Path]:
+    """Yield the files that count."""
     yield from _PACKAGE.glob("*.py")
     yield from map(_PACKAGE.joinpath, _OF_CELLS)
     for part in _ENGINE:

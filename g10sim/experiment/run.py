@@ -255,9 +255,7 @@ def _unsteady(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[
 
 
 def run_cells(
-    cells: Sequence[Cell],
-    directory: Path | CellStore,
-    **running: Unpack[Running],
+    cells: Sequence[Cell], directory: Path | CellStore, **running: Unpack[Running]
 ) -> tuple[list[CellResult], int]:
     """Return the results of cells, in their order, and how many were stored from an earlier run.
 

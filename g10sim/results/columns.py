@@ -206,7 +206,6 @@ def stall_columns(tiers: Iterable[str] = USUAL_TIERS) -> tuple[str, ...]:
 
 
 METRIC_COLUMNS = metric_columns()
-STALL_COLUMNS = stall_columns()
 TITLES = {column.name: column.title for column in (*metrics(), *BOUND.columns) if column.title}
 """Titles of columns in figures and reports."""
 

@@ -112,8 +112,7 @@ class Quantity(Spec):
             case_name(row, case_keys(results, set())): self._of(row["value"])
             for row in rows.to_dict("records")
         }
-        looked = results["cell"].isin(rows["cell"].tolist())
-        return Measured(average(self.average, cases), cases, results[looked])
+        return Measured(average(self.average, cases), cases, _looked_at(results, rows))
 
     def _of(self, value: float) -> float:
         return value * (self.times or 1) if self.over is None else self.over / value
@@ -143,9 +142,7 @@ class StaticSaving(Spec):
             trace = load_trace(find_file(str(row["trace"])))
             taken = row["value"] - self._left_out(trace)
             cases[case_name(row, case_keys(results, set()))] = 1 - taken / static_bytes(trace)
-        return Measured(
-            average(self.average, cases), cases, results[results["cell"].isin(rows["cell"].tolist())]
-        )
+        return Measured(average(self.average, cases), cases, _looked_at(results, rows))
 
     def _left_out(self, trace: Trace) -> float:
         """Bytes that do not count, averaged over an iteration in which no kernel waits."""
@@ -197,11 +194,9 @@ class Saving(Spec):
         results, found = _savings(directory, self.vanilla, self.context)
         rows = found[found["policy"] == self.policy]
         check_some(rows, results, self.policy)
-        cases = {_case(row): float(row[self.ratio]) for row in rows.to_dict("records")}
-        cases = _distances(cases, self.published)
-        return Measured(
-            average(self.average, cases), cases, results[results["cell"].isin(rows["cell"].tolist())]
-        )
+        found_cases = {_case(row): float(row[self.ratio]) for row in rows.to_dict("records")}
+        cases = _distances(found_cases, self.published)
+        return Measured(average(self.average, cases), cases, _looked_at(results, rows))
 
 
 class Wins(Spec):
@@ -224,7 +219,7 @@ class Wins(Spec):
         results, found = _savings(directory, self.vanilla, self.context)
         cases: dict[str, float] = {}
         notes: dict[str, str] = {}
-        for _, group in found.groupby(_cases_of(found), sort=False):
+        for _, group in found.groupby(["trace", "jobs", "alike"], sort=False):
             own = group[group["policy"] == self.policy]
             others = group[group["policy"].isin(list(self.over))]
             if own.empty or others.empty:
@@ -265,11 +260,8 @@ class BatchGain(Spec):
             for row in rows.to_dict("records")
             if row[self.column] is not None and not math.isnan(row[self.column])
         }
-        return Measured(
-            average(self.average, cases),
-            cases,
-            results[results["policy"].isin([self.policy, self.reference])],
-        )
+        looked = results[results["policy"].isin([self.policy, self.reference])]
+        return Measured(average(self.average, cases), cases, looked)
 
 
 class PoolUse(Spec):
@@ -317,6 +309,11 @@ Measure: TypeAlias = Annotated[
 """A measure of any kind, told apart by its key ``of``."""
 
 
+def _looked_at(results: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of results of the cells that some rows are about."""
+    return results[results["cell"].isin(rows["cell"].tolist())]
+
+
 def _distances(cases: dict[str, float], published: Mapping[str, float] | None) -> dict[str, float]:
     """Return how far the cases that were published are from that; without any published, the cases."""
     if published is None:
@@ -329,14 +326,8 @@ def _savings(directory: Path, vanilla: str, context_bytes: int | None) -> tuple[
     kernels = read_table(directory, "kernels") if (directory / "kernels.parquet").is_file() else None
     found = savings(results, vanilla, kernels, context_bytes=context_bytes)
     jobs = results.groupby("cell")["trace"].agg(list)
-    return results, found.assign(
-        jobs=[len(jobs[cell]) for cell in found["cell"]],
-        alike=[len(set(jobs[cell])) == 1 for cell in found["cell"]],
-    )
-
-
-def _cases_of(found: pd.DataFrame) -> list[pd.Series]:
-    return [found["trace"], found["jobs"], found["alike"]]
+    counts = found["cell"].map(jobs.map(len))
+    return results, found.assign(jobs=counts, alike=found["cell"].map(jobs.map(set).map(len)) == 1)
 
 
 def _case(row: Mapping[Any, Any]) -> str:

@@ -89,8 +89,7 @@ def _cells(rows: pd.DataFrame, context_bytes: int | None) -> pd.DataFrame:
     cells = rows.drop_duplicates("cell")[list(dict.fromkeys(identity))].copy()
     sums = rows.groupby("cell")[["exec_cycles", "bytes_in", "moved"]].sum()
     return cells.assign(
-        peak_gpu_bytes=cells.cell.map(peaks),
-        **{name: cells.cell.map(sums[name]) for name in sums.columns},
+        peak_gpu_bytes=cells.cell.map(peaks), **{name: cells.cell.map(sums[name]) for name in sums.columns}
     )
 
 

@@ -41,8 +41,9 @@ TABLES: Mapping[str, type[TierRecord]] = {
 }
 
 
-_TEXT = ("source", "target", "cause")
-"""Columns that are not whole numbers."""
+_TYPES = dict.fromkeys(("source", "target", "cause", "kind", "pool"), "string")
+_TYPES |= dict.fromkeys(("persistent", "wraps"), "bool")
+"""Types of columns that are not whole numbers."""
 
 
 def records_table(name: str, records: RunRecords, jobs: Sequence[Job] = ()) -> pd.DataFrame:
@@ -54,9 +55,8 @@ def records_table(name: str, records: RunRecords, jobs: Sequence[Job] = ()) -> p
     import pandas as pd
 
     columns = [column for column in TABLES[name].column_names(records.tiers) if column != "stalls"]
-    types = {column: "string" if column in _TEXT else "int64" for column in columns}
     rows = [record.columns() for record in getattr(records, name)]
-    table = pd.DataFrame({column: [_plain(row[column]) for row in rows] for column in columns}).astype(types)
+    table = _typed(pd.DataFrame({column: [_plain(row[column]) for row in rows] for column in columns}))
     if name != "kernels":
         return table
     spread = [{reason.column: cycles for reason, cycles in record.stalls} for record in records.kernels]
@@ -112,38 +112,24 @@ TRACE_TABLES: Mapping[str, Callable[[Sequence[Job], int], pd.DataFrame]] = {
     "pools": pools_table,
 }
 
-_WORKING_SETS = {
-    "job": "int64",
-    "kernel": "int64",
-    "start": "int64",
-    "duration": "int64",
-    "micro_batch": "int64",
-    "kind": "string",
-    "live_bytes": "int64",
-    "active_bytes": "int64",
-}
-_POOLS = {"job": "int64", "pool": "string", "load_bytes": "int64", "footprint_bytes": "int64"}
-_INACTIVE_PERIODS = {
-    "job": "int64",
-    "tensor": "int64",
-    "kind": "string",
-    "size_bytes": "int64",
-    "persistent": "bool",
-    "start_kernel": "int64",
-    "end_kernel": "int64",
-    "wraps": "bool",
-    "kernels": "int64",
-    "cycles": "int64",
-}
+_WORKING_SETS = ["job", "kernel", "start", "duration", "micro_batch", "kind", "live_bytes", "active_bytes"]
+_POOLS = ["job", "pool", "load_bytes", "footprint_bytes"]
+_INACTIVE_PERIODS = [
+    *("job", "tensor", "kind", "size_bytes", "persistent", "start_kernel", "end_kernel", "wraps"),
+    *("kernels", "cycles"),
+]
 
 
-def _table(parts: Iterable[pd.DataFrame | Iterable[Any]], types: Mapping[str, str]) -> pd.DataFrame:
+def _table(parts: Iterable[pd.DataFrame | Iterable[Any]], columns: list[str]) -> pd.DataFrame:
     """Make a table of the rows of each job, whose column types do not depend on the rows."""
     import pandas as pd
 
-    tables = [pd.DataFrame(part, columns=list(types)).assign(job=job) for job, part in enumerate(parts)]
-    typed = [table.astype(dict(types)) for table in tables or [pd.DataFrame(columns=list(types))]]
-    return pd.concat(typed, ignore_index=True)
+    tables = [pd.DataFrame(part, columns=columns).assign(job=job) for job, part in enumerate(parts)]
+    return pd.concat(map(_typed, tables or [pd.DataFrame(columns=columns)]), ignore_index=True)
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    return table.astype({column: _TYPES.get(str(column), "int64") for column in table})
 
 
 def _working_sets(job: Job, clock_hz: int) -> pd.DataFrame:

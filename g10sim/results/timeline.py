@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import g10sim
 from g10sim.config.system import SystemSpec
@@ -29,7 +29,7 @@ from g10sim.records import (
 )
 from g10sim.results.columns import fault_pages, memory_levels
 from g10sim.results.utilization import link_traffic
-from g10sim.trace.model import Device
+from g10sim.trace.model import Device, Kernel
 from g10sim.trace.workload import Workload
 from g10sim.units import duration_to_cycles
 
@@ -46,6 +46,7 @@ _OF_ARRIVALS = (
 )
 """Reasons, alongside page faults, for which kernels wait for pages that arrive."""
 _SHORTEST_STRETCH_PICOSECONDS = 50_000_000
+_OfKernel: TypeAlias = KernelRecord | CpuKernelRecord | CollectiveRecord | AccessRecord
 
 
 def chrome_trace(
@@ -124,30 +125,29 @@ class _Timeline:
         """Name a row of a job; where a GPU has one job only, its number says nothing."""
         return f"{name}, job {job}" if gpu in self._crowded else name
 
+    def _kernel(self, record: _OfKernel) -> Kernel:
+        return self._workload.jobs[record.job].trace.kernels[record.kernel]
+
+    def _slice(self, record: _OfKernel | IterationRecord, row: str, name: str, **details: Any) -> None:
+        """Add what lasted as long as a record says, to a row of its job."""
+        row = self._row(row, record.job, record.gpu)
+        self._events.slice(_gpu(record.gpu), row, name, record.start, record.end, **details)
+
     def _iterations(self, iterations: Iterable[IterationRecord]) -> None:
         for record in iterations:
-            self._events.slice(
-                _gpu(record.gpu),
-                self._row("iterations", record.job, record.gpu),
-                f"iteration {record.iteration}",
-                record.start,
-                record.end,
-                cycles=record.end - record.start,
-                ideal_cycles=record.ideal_cycles,
-            )
+            cycles = {"cycles": record.end - record.start, "ideal_cycles": record.ideal_cycles}
+            self._slice(record, "iterations", f"iteration {record.iteration}", **cycles)
 
     def _kernels(self, kernels: Iterable[KernelRecord]) -> None:
         for record in kernels:
-            kernel = self._workload.jobs[record.job].trace.kernels[record.kernel]
+            kernel = self._kernel(record)
             if kernel.device is not Device.GPU and record.start == record.end:
                 continue
             micro_batch = {"micro_batch": kernel.micro_batch} if kernel.micro_batch else {}
-            self._events.slice(
-                _gpu(record.gpu),
-                self._row("kernels", record.job, record.gpu),
+            self._slice(
+                record,
+                "kernels",
                 kernel.name,
-                record.start,
-                record.end,
                 kernel=record.kernel,
                 iteration=record.iteration,
                 cycles=record.end - record.start,
@@ -161,12 +161,10 @@ class _Timeline:
     def _beside(self, row: str, records: Iterable[CpuKernelRecord | CollectiveRecord]) -> None:
         """Add what runs alongside the kernels of the GPU."""
         for record in records:
-            self._events.slice(
-                _gpu(record.gpu),
-                self._row(row, record.job, record.gpu),
-                self._workload.jobs[record.job].trace.kernels[record.kernel].name,
-                record.start,
-                record.end,
+            self._slice(
+                record,
+                row,
+                self._kernel(record).name,
                 kernel=record.kernel,
                 iteration=record.iteration,
                 cycles=record.end - record.start,
@@ -235,10 +233,9 @@ class _Timeline:
         """
         for stall in self._stalls:
             record = stall.kernel
-            kernel = self._workload.jobs[record.job].trace.kernels[record.kernel]
             awaited = (
                 arrival
-                for tensor in kernel.touched
+                for tensor in self._kernel(record).touched
                 for arrival in self._arrivals.get((record.job, tensor), ())
                 if record.start < arrival.end <= stall.end
             )
@@ -254,17 +251,9 @@ class _Timeline:
     def _accesses(self, accesses: Iterable[AccessRecord]) -> None:
         """Add what kernels used where it lies."""
         for access in accesses:
-            tier = place(access.tier.name.lower()).label
-            self._events.slice(
-                _gpu(access.gpu),
-                self._row(f"in place, {tier}", access.job, access.gpu),
-                self._workload.jobs[access.job].trace.kernels[access.kernel].name,
-                access.start,
-                access.end,
-                kernel=access.kernel,
-                read_bytes=access.read_bytes,
-                written_bytes=access.written_bytes,
-            )
+            row, name = f"in place, {place(access.tier.name.lower()).label}", self._kernel(access).name
+            moved = {"read_bytes": access.read_bytes, "written_bytes": access.written_bytes}
+            self._slice(access, row, name, kernel=access.kernel, **moved)
 
     def _memory(self, levels: Iterable[MemoryRecord]) -> None:
         before: dict[str, int] = {}

@@ -145,11 +145,7 @@ class Search:
         return self.case.best(self.resource.changed(self.case.system, amount))[0]
 
 
-def judge(
-    searches: Sequence[Search],
-    directory: Path,
-    **running: Unpack[Running],
-) -> None:
+def judge(searches: Sequence[Search], directory: Path, **running: Unpack[Running]) -> None:
     """Simulate what searches ask for until all have ended; cells are stored in the directory.
 
     What is simulated does not depend on the executor. ``started`` is called with the number of different

@@ -11,7 +11,7 @@ from typing import Any
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.registry import not_found
-from g10sim.units import RATE, SIZE, Quantity, format_bytes, format_rate
+from g10sim.units import RATE, SIZE, Quantity
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Resource:
 
     def text(self, amount: int) -> str:
         """Write an amount exactly."""
-        return format_bytes(amount) if self.quantity is SIZE else format_rate(amount)
+        return self.quantity.format(amount)
 
     def in_units(self, amount: int) -> float:
         """Return an amount in the unit of figures."""

@@ -10,7 +10,7 @@ from g10sim.config.sharing import VariationSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError, UnsupportedError
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import IterationRecord, StallReason
-from g10sim.results.columns import BOUND, CPU, METRIC_COLUMNS, STALL_COLUMNS
+from g10sim.results.columns import BOUND, CPU, METRIC_COLUMNS, stall_columns
 from g10sim.results.summary import summarize
 from g10sim.trace.workload import Job, Workload
 
@@ -34,7 +34,7 @@ def test_every_cycle_of_the_summary_has_an_owner(trace, policy, compat):
     assert tuple(summary)[: len(METRIC_COLUMNS)] == METRIC_COLUMNS
     assert {*summary} - {*METRIC_COLUMNS} <= {*CPU.names, *BOUND.names}
     assert (
-        summary["ideal_cycles"] + sum(summary[column] for column in STALL_COLUMNS) == summary["exec_cycles"]
+        summary["ideal_cycles"] + sum(summary[column] for column in stall_columns()) == summary["exec_cycles"]
     )
     assert result.performance == summary["ideal_cycles"] / summary["exec_cycles"]
     assert summary["exec_ms"] == pytest.approx(summary["exec_cycles"] / 1.2e6)
@@ -63,7 +63,7 @@ def test_tables_are_recorded_on_demand(trace):
     assert len(loud.kernels) == 3 * len(trace.kernels)
     last = loud.kernels[loud.kernels["iteration"] == 2]
     assert (last["end"] - last["start"]).sum() == loud.summary["exec_cycles"]
-    spread = last["compute_cycles"] + last[list(STALL_COLUMNS)].sum(axis="columns")
+    spread = last["compute_cycles"] + last[list(stall_columns())].sum(axis="columns")
     assert spread.sum() == loud.summary["exec_cycles"]
     assert set(loud.migrations["target"]) <= {"GPU", "HOST", "FLASH", "NONE"}
     assert loud.memory["gpu_bytes"].max() <= 8 * 2**20

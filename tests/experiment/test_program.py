@@ -80,7 +80,7 @@ def test_all_that_a_simulation_executes_counts(config, policy):
     home = Path(g10sim.__file__).parent
     own = {str(Path(name).relative_to(home)) for name in executed if Path(name).is_relative_to(home)}
     assert len(own) > 10
-    assert own <= set(program.program_names())
+    assert own <= {str(path.relative_to(home)) for path in program.engine_files()}
 
 
 def test_code_that_python_did_not_load_is_refused_once(package):
