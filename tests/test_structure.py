@@ -14,6 +14,7 @@ PACKAGE = Path(g10sim.__file__).parent
 LAYERS = [
     {"display", "looks", "text"},
     {"places"},
+    {"reasons"},
     {"checksums", "errors", "units", "records", "registry", "files"},
     {"config"},
     {"trace"},

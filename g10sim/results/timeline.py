@@ -16,8 +16,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.places import direction, place
 from g10sim.records import (
     AccessRecord,
-    CollectiveRecord,
-    CpuKernelRecord,
+    BesideRecord,
     IterationRecord,
     KernelRecord,
     Location,
@@ -46,7 +45,7 @@ _OF_ARRIVALS = (
 )
 """Reasons, alongside page faults, for which kernels wait for pages that arrive."""
 _SHORTEST_STRETCH_PICOSECONDS = 50_000_000
-_OfKernel: TypeAlias = KernelRecord | CpuKernelRecord | CollectiveRecord | AccessRecord
+_OfKernel: TypeAlias = KernelRecord | BesideRecord | AccessRecord
 
 
 def chrome_trace(
@@ -158,7 +157,7 @@ class _Timeline:
             self._owners(record)
             self._faults(record)
 
-    def _beside(self, row: str, records: Iterable[CpuKernelRecord | CollectiveRecord]) -> None:
+    def _beside(self, row: str, records: Iterable[BesideRecord]) -> None:
         """Add what runs alongside the kernels of the GPU."""
         for record in records:
             self._slice(

@@ -8,8 +8,7 @@ from dataclasses import replace
 from g10sim.hardware.memory import Residency
 from g10sim.records import (
     AccessRecord,
-    CollectiveRecord,
-    CpuKernelRecord,
+    BesideRecord,
     IterationRecord,
     JobRecord,
     KernelRecord,
@@ -43,8 +42,8 @@ class Recorder:
         self.iterations: list[IterationRecord] = []
         self.jobs: list[JobRecord] = []
         self.kernels: list[KernelRecord] = []
-        self.cpu_kernels: list[CpuKernelRecord] = []
-        self.collectives: list[CollectiveRecord] = []
+        self.cpu_kernels: list[BesideRecord] = []
+        self.collectives: list[BesideRecord] = []
         self._migrations: list[MigrationRecord] = []
         self._memory: list[MemoryRecord] = []
         self._accesses: list[AccessRecord] = []

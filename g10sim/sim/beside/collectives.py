@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from simpy import Event
 
 from g10sim.errors import InvariantError
-from g10sim.records import CollectiveRecord
+from g10sim.records import BesideRecord
 from g10sim.sim.beside.exchange import Peers
 from g10sim.sim.context import JobContext
 from g10sim.sim.stages.working_set import free_room
@@ -113,7 +113,7 @@ class Collectives:
         start: int = yield peers.join(iteration, kernel)
         if self._recorder.wants_kernels:
             facts = self._number, self._gpu, iteration, kernel.id
-            self._recorder.collectives.append(CollectiveRecord(*facts, launch, start, self._fabric.now))
+            self._recorder.collectives.append(BesideRecord(*facts, launch, start, self._fabric.now))
         with self._fabric.alter(self._number):
             self._pending.remove(launched)
             due = self.claims.give_back(kernel.tensors)

@@ -15,7 +15,7 @@ from g10sim.errors import CapacityError, ConfigError, InvariantError, Unsupporte
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.hardware.transfers.rates import Message
 from g10sim.policies.interface.policy import Policy
-from g10sim.records import CpuKernelRecord, Location
+from g10sim.records import BesideRecord, Location
 from g10sim.sim.beside.collectives import Collectives
 from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.context import JobContext
@@ -248,7 +248,7 @@ class CpuKernels:
         self._busy, self._since = self.busy_cycles, -1
         cpu.release(1)
         if self._machine.recorder.wants_kernels:
-            record = CpuKernelRecord(self._number, self._gpu, iteration, kernel.id, launch, start, self._now)
+            record = BesideRecord(self._number, self._gpu, iteration, kernel.id, launch, start, self._now)
             self._machine.recorder.cpu_kernels.append(record)
         with self._fabric.alter(self._number):
             self._pending.popleft()
