@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
+from typer import Option
 
 from benchmarks import floor as least
 from benchmarks import processes, report
@@ -47,21 +48,18 @@ app = typer.Typer(
     help="Speed and memory of the simulator itself.", add_completion=False, pretty_exceptions_enable=False
 )
 
-Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Runs of each cell; the median counts.")]
-Output = Annotated[Path, typer.Option("-o", "--output", help="Directory of the CSV files.")]
+Repeats = Annotated[int, Option("--repeats", min=1, help="Runs of each cell; the median counts.")]
+Output = Annotated[Path, Option("-o", "--output", help="Directory of the CSV files.")]
 
 
 @app.command()
 def cells(
-    groups: Annotated[
-        str, typer.Option(help=f"Only these groups, comma-separated: {PUBLISHED}, {BUNDLED}.")
-    ] = "",
-    models: Annotated[str, typer.Option(help="Only these models (bundled: files), comma-separated.")] = "",
-    batch_sizes: Annotated[str, typer.Option(help="Only these batch sizes, comma-separated.")] = "",
-    policies: Annotated[str, typer.Option(help="Only these policies, comma-separated.")] = "",
+    groups: Annotated[str, Option(help=f"Only these groups, comma-separated: {PUBLISHED}, {BUNDLED}.")] = "",
+    models: Annotated[str, Option(help="Only these models (bundled: files), comma-separated.")] = "",
+    batch_sizes: Annotated[str, Option(help="Only these batch sizes, comma-separated.")] = "",
+    policies: Annotated[str, Option(help="Only these policies, comma-separated.")] = "",
     reference_plans: Annotated[
-        bool,
-        typer.Option("--reference-plans", help="Also with the published plans of our own policies."),
+        bool, Option("--reference-plans", help="Also with the published plans of our own policies.")
     ] = False,
     repeats: Repeats = 3,
     output: Output = Path("results/benchmarks"),
@@ -83,10 +81,8 @@ def cells(
 
 @app.command("long")
 def long_traces(
-    kernels: Annotated[
-        list[int] | None, typer.Option(min=1, help="Kernels of the trace; repeatable.")
-    ] = None,
-    policies: Annotated[str, typer.Option(help="Policies, comma-separated.")] = "base_uvm,deepum",
+    kernels: Annotated[list[int] | None, Option(min=1, help="Kernels of the trace; repeatable.")] = None,
+    policies: Annotated[str, Option(help="Policies, comma-separated.")] = "base_uvm,deepum",
     repeats: Repeats = 1,
     output: Output = Path("results/benchmarks"),
 ) -> None:
@@ -97,11 +93,9 @@ def long_traces(
 
 @app.command("decode")
 def decode_steps(
-    steps: Annotated[
-        list[int] | None, typer.Option(min=1, help="Steps of 1,000 kernels each; repeatable.")
-    ] = None,
+    steps: Annotated[list[int] | None, Option(min=1, help="Steps of 1,000 kernels each; repeatable.")] = None,
     policies: Annotated[
-        str, typer.Option(help="Policies, comma-separated.")
+        str, Option(help="Policies, comma-separated.")
     ] = "ideal,base_uvm,deepum,g10,pressure",
     repeats: Repeats = 1,
     output: Output = Path("results/benchmarks"),
@@ -114,14 +108,12 @@ def decode_steps(
 @app.command()
 def planning(
     kernels: Annotated[
-        list[int] | None, typer.Option(min=3, help="Kernels of a training chain; repeatable.")
+        list[int] | None, Option(min=3, help="Kernels of a training chain; repeatable.")
     ] = None,
-    traces: Annotated[
-        list[str] | None, typer.Option(help="Trace files instead of chains; repeatable.")
-    ] = None,
-    policies: Annotated[str, typer.Option(help="Only these policies, comma-separated.")] = "",
-    system: Annotated[str, typer.Option(help="Preset of the machine.")] = str(DEFAULT_SYSTEM["preset"]),
-    share: Annotated[float, typer.Option(min=0.01, help="GPU memory over what is alive at most.")] = 0.6,
+    traces: Annotated[list[str] | None, Option(help="Trace files instead of chains; repeatable.")] = None,
+    policies: Annotated[str, Option(help="Only these policies, comma-separated.")] = "",
+    system: Annotated[str, Option(help="Preset of the machine.")] = str(DEFAULT_SYSTEM["preset"]),
+    share: Annotated[float, Option(min=0.01, help="GPU memory over what is alive at most.")] = 0.6,
     repeats: Repeats = 1,
     output: Output = Path("results/benchmarks"),
 ) -> None:
@@ -135,8 +127,8 @@ def planning(
 
 @app.command()
 def reproduce(
-    figures: Annotated[str, typer.Option(help="Only these figures, comma-separated.")] = "",
-    workers: Annotated[int, typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.")] = 2,
+    figures: Annotated[str, Option(help="Only these figures, comma-separated.")] = "",
+    workers: Annotated[int, Option("-j", "--workers", min=1, help="Cells simulated at a time.")] = 2,
     output: Output = Path("results/benchmarks"),
 ) -> None:
     """Measure how long it takes to simulate and draw the figures of the G10 paper."""
@@ -151,8 +143,8 @@ def reproduce(
 
 @app.command()
 def sweep(
-    cells: Annotated[int, typer.Option("--cells", min=1, help="Values of the swept key.")] = 10_000,
-    workers: Annotated[int, typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.")] = 2,
+    cells: Annotated[int, Option("--cells", min=1, help="Values of the swept key.")] = 10_000,
+    workers: Annotated[int, Option("-j", "--workers", min=1, help="Cells simulated at a time.")] = 2,
     output: Output = Path("results/benchmarks"),
 ) -> None:
     """Measure a sweep of tiny cells: cells a second, memory of the process that starts them, and resuming."""
@@ -185,18 +177,16 @@ def start(repeats: Repeats = 5, output: Output = Path("results/benchmarks")) -> 
 
 @app.command()
 def mutants(
-    count: Annotated[int, typer.Option("--count", min=1, help="How many mutants to draw, about.")] = 420,
-    seed: Annotated[int, typer.Option("--seed", help="Other mutants are drawn with another seed.")] = 1,
-    modules: Annotated[
-        str, typer.Option(help="Modules or packages of g10sim to change, comma-separated.")
-    ] = "",
-    tests: Annotated[str, typer.Option(help="Files or directories of tests, comma-separated.")] = "",
+    count: Annotated[int, Option("--count", min=1, help="How many mutants to draw, about.")] = 420,
+    seed: Annotated[int, Option("--seed", help="Other mutants are drawn with another seed.")] = 1,
+    modules: Annotated[str, Option(help="Modules or packages of g10sim to change, comma-separated.")] = "",
+    tests: Annotated[str, Option(help="Files or directories of tests, comma-separated.")] = "",
     budget: Annotated[
-        float, typer.Option("--budget", min=1, help="CPU seconds of tests that a mutant meets, at most.")
+        float, Option("--budget", min=1, help="CPU seconds of tests that a mutant meets, at most.")
     ] = 10.0,
-    workers: Annotated[int, typer.Option("-j", "--workers", min=1, help="Mutants met at a time.")] = 2,
+    workers: Annotated[int, Option("-j", "--workers", min=1, help="Mutants met at a time.")] = 2,
     survivors: Annotated[
-        bool, typer.Option("--survivors", help="Only those that no test noticed the last time, and new ones.")
+        bool, Option("--survivors", help="Only those that no test noticed the last time, and new ones.")
     ] = False,
     output: Output = Path("results/benchmarks"),
 ) -> None:

@@ -63,15 +63,8 @@ def measure(reference: Path, repeats: int) -> list[dict[str, Any]]:
                     f"{name}: found {cycles} cycles, and {found and found.group(2)} in the loop"
                 )
             least = float(found.group(3))
-            rows.append(
-                {
-                    "trace": name,
-                    "exec_cycles": cycles,
-                    "cpu_seconds": round(seconds, 4),
-                    "loop_seconds": least,
-                    "ratio": round(seconds / least),
-                }
-            )
+            costs = {"cpu_seconds": round(seconds, 4), "loop_seconds": least, "ratio": round(seconds / least)}
+            rows.append({"trace": name, "exec_cycles": cycles, **costs})
     return rows
 
 
@@ -90,23 +83,14 @@ def _lines(trace: Trace, system: SystemSpec) -> Iterator[str]:
     gpu, fault, page = system.gpu, system.page_fault, system.gpu.page_size
     host, ssd = system.all_tiers
     pages = trace.page_sizes(page)
-    yield " ".join(
-        map(
-            str,
-            (
-                *(
-                    len(trace.tensors),
-                    len(trace.kernels),
-                    page,
-                    gpu.clock,
-                    (gpu.memory - gpu.beside_tensors) // page,
-                ),
-                *(host.capacity // page, ssd.capacity // page, fault.latency, host.latency, ssd.latency),
-                *(system.pcie.inward, system.pcie.outward, ssd.read_bandwidth, ssd.write_bandwidth),
-                *(gpu.allocation_rate, int(fault.eviction == "serial")),
-            ),
-        )
+    memory = (gpu.memory - gpu.beside_tensors) // page
+    machine = (
+        *(len(trace.tensors), len(trace.kernels), page, gpu.clock, memory),
+        *(host.capacity // page, ssd.capacity // page, fault.latency, host.latency, ssd.latency),
+        *(system.pcie.inward, system.pcie.outward, ssd.read_bandwidth, ssd.write_bandwidth),
+        *(gpu.allocation_rate, int(fault.eviction == "serial")),
     )
+    yield " ".join(map(str, machine))
     for size, lasts in zip(pages, each(trace.tensors, attrgetter("persistent")), strict=True):
         yield f"{size} {int(lasts)}"
     for kernel, dying in zip(trace.kernels, released_after(trace), strict=True):

@@ -22,7 +22,7 @@ from g10sim.config.presets import load_behaviour, load_system
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.experiment.cells import make_policy
-from g10sim.experiment.execution import peak_memory_bytes, simulate
+from g10sim.experiment.execution import peak_memory_bytes, restart_peak_memory, simulate
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.interface import registry
 from g10sim.policies.interface.policy import Policy
@@ -33,9 +33,6 @@ from g10sim.trace.synthetic import decode, long_chain
 from g10sim.trace.workload import Job, Workload
 
 Made = TypeVar("Made")
-
-_STATUS = Path("/proc/self/status")
-_RESET_PEAK = Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,8 @@ def measure(cell: dict[str, Any]) -> Measurement:
     registry.available()
     gc.freeze()  # as in the processes of cells
     system, behaviour = load_system(cell["system"]), load_behaviour(cell["compat"])
-    base = _start_of_memory()
+    restart_peak_memory()
+    base = peak_memory_bytes()  # interpreter and libraries
     trace, load_seconds = _timed(lambda: _trace(cell))
     policy = _policy(cell)
     workload, hooks = Workload((Job(trace, iterations=cell["iterations"]),)), TimeInHooks()
@@ -73,7 +71,7 @@ def measure(cell: dict[str, Any]) -> Measurement:
         seconds - hooks.planning_cpu_seconds,
         time.process_time(),
         events,
-        _peak_memory_bytes() - base,
+        peak_memory_bytes() - base,
         base,
         cycles,
     )
@@ -115,20 +113,6 @@ def _policy(cell: dict[str, Any]) -> Policy:
 def _timed(call: Callable[[], Made]) -> tuple[Made, float]:
     start = time.process_time()
     return call(), time.process_time() - start
-
-
-def _start_of_memory() -> int:
-    """Return the resident bytes of interpreter and libraries; the peak counts from here on."""
-    if _RESET_PEAK.exists():
-        _RESET_PEAK.write_text("5")  # forgets the peak so far (Linux, proc_pid_clear_refs(5))
-    return _peak_memory_bytes()
-
-
-def _peak_memory_bytes() -> int:
-    if _STATUS.exists():
-        (line,) = [line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:")]
-        return int(line.split()[1]) * 1024
-    return peak_memory_bytes()
 
 
 if __name__ == "__main__":

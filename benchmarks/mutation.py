@@ -32,32 +32,11 @@ from g10sim.cli.output import say
 
 ROOT = Path(__file__).parents[1]
 MODULES = ("sim", "hardware", "results", "policies", "importers", "sizing")
-_ABOVE = (
-    "analysis",
-    "cli",
-    "config",
-    "experiment",
-    "flash",
-    "metamorphic",
-    "plots",
-    "pools",
-    "recorded",
-    "trace",
-)
-TESTS = tuple(f"tests/{name}" for name in (*MODULES[:-1], *_ABOVE))
+_ABOVE = ("analysis", "cli", "config", "experiment", "flash", "metamorphic", "plots", "pools", "recorded")
+TESTS = tuple(f"tests/{name}" for name in (*MODULES[:-1], *_ABOVE, "trace"))
 KILLED, SURVIVED = "killed", "survived"
 
-_OPTIONS = (
-    "-o",
-    "addopts=",
-    "-m",
-    "not slow and not nightly",
-    "-s",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:terminal",
-)
+_OPTIONS = ("-o", "addopts=", "-m", "not slow and not nightly", "-s", "-pno:cacheprovider", "-pno:terminal")
 # Tests that take more CPU seconds than that, while their lines are noted, are left out.
 _SLOWEST_SECONDS = 5
 _STUCK_SECONDS = 120

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 import yaml
+from typer import Argument, Option
 
 from g10sim.cli.options import names_in
 from g10sim.cli.output import exit_code, say, show_table
@@ -16,8 +17,6 @@ from tools.calibration import calibrate as run_calibration
 from tools.calibration import read_published
 
 app = typer.Typer(help="Work that needs the data of papers' authors.", add_completion=False)
-_SUFFIX = ".yaml"
-_WIDTH = 110
 
 
 @app.callback()
@@ -27,22 +26,19 @@ def tools() -> None:
 
 @app.command()
 def calibrate(
-    reference: Annotated[
-        Path,
-        typer.Argument(help="Directory with traces/MODEL/BATCH of the published data.", show_default=False),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="GPU description to write (.yaml).")],
-    gpu: Annotated[str, typer.Option(help="Bundled description to build on.")] = "a100-40g-2023",
+    reference: Annotated[Path, Argument(help="Directory with traces/MODEL/BATCH of the published data.")],
+    output: Annotated[Path, Option("--output", "-o", help="GPU description to write (.yaml).")],
+    gpu: Annotated[str, Option(help="Bundled description to build on.")] = "a100-40g-2023",
     fit: Annotated[
-        str, typer.Option(help="Models to fit to; the others are a check.")
+        str, Option(help="Models to fit to; the others are a check.")
     ] = "BERT_Base,ResNet152,SENet154",
 ) -> None:
     """Fit a GPU's kernel times to measured kernels, and check them on models that were held out."""
-    if output.suffix != _SUFFIX:
+    if output.suffix != ".yaml":
         raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")
     found = run_calibration(read_published(reference), gpu, output.stem, names_in(fit))
     with writing(output, ConfigError):
-        write_text(output, yaml.safe_dump(found.data, sort_keys=False, width=_WIDTH))
+        write_text(output, yaml.safe_dump(found.data, sort_keys=False, width=110))
     show_table(
         ("model", "use"),
         ("batch", "measured (s)", "described (s)", "error"),

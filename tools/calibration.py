@@ -21,12 +21,7 @@ from g10sim.registry import choices_text
 from g10sim.trace.model import Phase
 from g10sim.trace.work import COMPUTING, KernelCost, OperatorClass
 from g10sim.units import PICOSECONDS_PER_SECOND, format_duration, format_rate
-from tools.published_kernels import (
-    MeasuredKernel,
-    MeasuredTrace,
-    measured_trace,
-    published_traces,
-)
+from tools.published_kernels import MeasuredKernel, MeasuredTrace, measured_trace, published_traces
 
 _DIGITS = 2
 _STARTUP_SECONDS = 0.05
@@ -199,11 +194,7 @@ class Calibration:
             others = [column for column, term in enumerate(terms) if term != "share"]
             solved = {"share": 1.0, **solve(others, seconds - least)}
         rate = solved.get("weight_bandwidth", 0.0)
-        return (
-            solved.get("startup", 0.0),
-            1 / solved.get("share", 1.0),
-            1 / rate if rate else float("inf"),
-        )
+        return (solved.get("startup", 0.0), 1 / solved.get("share", 1.0), 1 / rate if rate else float("inf"))
 
     def _fit_entry(self, entry: Entry, group: Sequence[MeasuredKernel], found: Fit) -> Refinement:
         numbers: dict[str, object] = {}
