@@ -28,14 +28,8 @@ LIBRARIES = ("numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "simpy")
 
 _PROGRAM = ("g10sim", "python", "program_sha256", "libraries", "plug_in", "files")
 _TIMING_COLUMNS = (
-    "cell",
-    "key",
-    "wall_seconds",
-    "cpu_seconds",
-    "policy_seconds",
-    "planning_cpu_seconds",
-    "peak_memory_bytes",
-    "worker",
+    *("cell", "key", "wall_seconds", "cpu_seconds", "policy_seconds", "planning_cpu_seconds"),
+    *("peak_memory_bytes", "worker"),
 )
 _SECONDS_BETWEEN_WRITES, _TIMES_AS_LONG = 2.0, 20
 """Least time between writes of all rows, and how many times as long as the last one took."""
@@ -116,11 +110,8 @@ class ResultsDirectory:
         if spec is None:
             return
         names = ("exec_ms", "performance", *range_columns(self.columns))
-        columns = (
-            *CASES_COLUMNS,
-            *ranged_names(name for name in self.columns if name not in names),
-            *names[:2],
-        )
+        own = ranged_names(name for name in self.columns if name not in names)
+        columns = (*CASES_COLUMNS, *own, *names[:2])
         rows = case_rows(cells, self.found, spec)
         self._hashes[CASES] = write_csv(self.directory / CASES, columns, rows)
 

@@ -134,14 +134,10 @@ class CellStore:
         A file that is not as it was written is named in a warning.
         """
         path = self._cells / f"{key}.json"
-        try:
-            outcome = unsealed(json.loads(path.read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError):
-            outcome = None
+        outcome = self._outcome(key)
         if outcome is None:
-            _warn(path)
+            if path.exists():
+                _warn(path)
             return None
         hashes = outcome.pop("tables")
         for table in tables:
@@ -152,11 +148,15 @@ class CellStore:
 
     def result_key(self, key: str) -> str:
         """Return the key of the stored result of a cell; without one that of the cell."""
-        try:
-            outcome = unsealed(json.loads((self._cells / f"{key}.json").read_bytes()))
-        except (OSError, ValueError, RecursionError):
-            outcome = None
+        outcome = self._outcome(key)
         return key if outcome is None else str(outcome["origin"]["key"])
+
+    def _outcome(self, key: str) -> dict[str, Any] | None:
+        """Return the stored outcome of a cell; None where there is none, or it is not as it was written."""
+        try:
+            return unsealed(json.loads((self._cells / f"{key}.json").read_bytes()))
+        except (OSError, ValueError, RecursionError):
+            return None
 
     def forget(self, key: str) -> None:
         """Drop the outcome of a cell, so that it counts as not run. Raises OSError."""

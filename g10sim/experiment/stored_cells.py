@@ -136,7 +136,9 @@ class _Opener:
 
     def open(self, row: dict[str, Any], job: int) -> OpenedCell:
         made = self._cell(int(row["cell"]))
-        kernels, moves = self._kernels(row), self._migrations(row)
+        of_kernels, of_moves = self._table("kernels", row), self._table("migrations", row)
+        kernels = None if of_kernels is None else of_kernels.reported(row)
+        moves = None if of_moves is None else of_moves.of(row)
         workload = as_recorded(made.workload(self._load), made.system, made.make_policy())
         if job >= len(workload.jobs):
             raise ConfigError(
@@ -148,24 +150,8 @@ class _Opener:
         ):
             if table is not None:
                 self._check_numbers(name, table, column, limits, made.system)
-        return OpenedCell(
-            made,
-            workload,
-            row,
-            workload.jobs[job].trace,
-            kernels,
-            moves,
-            _alike(self._results, row),
-            self._labels,
-        )
-
-    def _kernels(self, row: Mapping[str, Any]) -> pd.DataFrame | None:
-        file = self._table("kernels", row)
-        return None if file is None else file.reported(row)
-
-    def _migrations(self, row: Mapping[str, Any]) -> pd.DataFrame | None:
-        file = self._table("migrations", row)
-        return None if file is None else file.of(row)
+        trace, alike = workload.jobs[job].trace, _alike(self._results, row)
+        return OpenedCell(made, workload, row, trace, kernels, moves, alike, self._labels)
 
     def _check_numbers(
         self, name: str, table: pd.DataFrame, column: str, limits: Sequence[int], system: SystemSpec
@@ -273,7 +259,8 @@ def changes_of(cell: Cell) -> dict[str, Cell]:
     if isinstance(cell.system.ssd, SsdSpec):  # flash that is modelled in detail has no one bandwidth
         found["twice the SSD bandwidth"] = _with(cell, "ssd", cell.system.ssd.times(Fraction(2)))
     for name, policy in available().items():
-        if name != cell.policy["name"] and _can_replace(policy):
+        by_name = name != cell.policy["name"] and not needs_parameters(policy)
+        if by_name and not policy().requirements.unlimited_memory:  # those are yardsticks
             other = replace(cell, policy={"name": name}, reference_plan=None)
             found[f"policy {policy.legend().label}"] = other
     return found
@@ -289,11 +276,6 @@ def seconds_of(directory: Path, cell: int) -> float:
     content = read_checked(directory, TIMING, read_provenance(directory))
     timing = pd.read_csv(io.BytesIO(content)).set_index("cell")
     return float(timing["cpu_seconds"].get(cell, 0.0))
-
-
-def _can_replace(policy: type[Policy]) -> bool:
-    """Return whether a policy can be made by its name alone and is no yardstick."""
-    return not needs_parameters(policy) and not policy().requirements.unlimited_memory
 
 
 def _with(cell: Cell, part: str, spec: Spec) -> Cell:

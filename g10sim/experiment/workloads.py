@@ -61,13 +61,14 @@ class Workloads:
             return tuple(
                 CellJob(trace, workload.iterations, gpu=replica) for replica in range(workload.replicas or 1)
             )
-        return tuple(
-            CellJob(
-                self._job_input(number, job.trace, config), job.iterations, job.gpu, arrival, job.priority
-            )
-            for number, job in enumerate(workload.jobs)
-            for arrival in arrivals(job, seed, number)
-        )
+        found: list[CellJob] = []
+        for number, job in enumerate(workload.jobs):
+            with self._document.blaming(("workload", "jobs", number, "trace")):
+                path = find_file(job.trace, self._document.directory)
+                trace = self._input(job.trace, path, config)
+            times = arrivals(job, seed, number)
+            found += [CellJob(trace, job.iterations, job.gpu, time, job.priority) for time in times]
+        return tuple(found)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -77,10 +78,6 @@ class Workloads:
             alike.setdefault((timed_for, gpu), []).append(name)
         others = (told_of_other_gpu(names, *gpus) for gpus, names in alike.items())
         return (*self._of_times.values(), *others)
-
-    def _job_input(self, number: int, name: str, config: RunConfig) -> TraceInput:
-        with self._document.blaming(("workload", "jobs", number, "trace")):
-            return self._input(name, find_file(name, self._document.directory), config)
 
     def _input(self, name: str, path: Path, config: RunConfig) -> TraceInput:
         gpu, clock = self._timed_gpu(config), config.system.gpu.clock
@@ -125,7 +122,7 @@ class Workloads:
                 on_cpu=on_cpu,
                 times=untimed(trace),
             )
-            self._loaded[key] = facts, each(trace.kernels, _duration), trace.ticks_per_second
+            self._loaded[key] = facts, each(trace.kernels, attrgetter("duration")), trace.ticks_per_second
         facts, durations, ticks_per_second = self._loaded[key]
         times = facts.times or cut_durations(durations, ticks_per_second, clock)
         return facts.model_copy(update={"times": times})
@@ -144,9 +141,6 @@ class Workloads:
                 f"{choices_text(gpu_names())}",
             )
         return load_gpu(name)
-
-
-_duration = attrgetter("duration")
 
 
 def arrivals(job: JobSpec, seed: int, position: int) -> tuple[int, ...]:

@@ -216,9 +216,7 @@ def check_claims(
                 traces = _imported(reference, published.traces[:1] if quick else published.traces, output)
                 documents[name, REFERENCE] = _document(name, [traces, *published.settings, *settings])
     outcomes = run_experiments(
-        {_directory(*key): document for key, document in documents.items()},
-        output,
-        **running,
+        {_directory(*key): document for key, document in documents.items()}, output, **running
     )
     findings = [
         _find(claim, data, output)

@@ -203,11 +203,7 @@ def of_classes(rows: Sequence[Row], classes: Iterable[str]) -> list[Row]:
 
 
 def check_measured(
-    rows: Sequence[Row],
-    output: Path,
-    *,
-    capture: Capture | None,
-    **running: Unpack[Running],
+    rows: Sequence[Row], output: Path, *, capture: Capture | None, **running: Unpack[Running]
 ) -> list[Judged]:
     """Make the traces of rows, simulate and judge them; write measured.csv, summary.csv and uncertainty.yaml.
 

@@ -32,10 +32,7 @@ COLUMNS = (
 TABLE = "published.csv"
 TRACES = "traces"
 # The published simulator writes to the SSD as fast as it reads; the paper has 3.0 GB/s.
-PUBLISHED_SYSTEM: Mapping[str, Any] = {
-    "preset": "a100-40g-g10-paper",
-    "ssd": {"write_bandwidth": "3.2 GB/s"},
-}
+PUBLISHED_SYSTEM: Mapping[str, Any] = {"preset": "a100-40g-g10-paper", "ssd": {"write_bandwidth": "3.2 GB/s"}}
 
 
 @dataclass(frozen=True)
@@ -94,11 +91,7 @@ class PublishedRow:
 
 
 def read_published(
-    reference: Path,
-    *,
-    figures: Iterable[str] = (),
-    models: Iterable[str] = (),
-    policies: Iterable[str] = (),
+    reference: Path, *, figures: Iterable[str] = (), models: Iterable[str] = (), policies: Iterable[str] = ()
 ) -> list[PublishedRow]:
     """Read the rows of ``REFERENCE/published.csv`` whose trace exists, narrowed to the given names.
 
