@@ -6,6 +6,7 @@ DataFrames: ``g10sim.plots.fig11.draw(g10sim.read_results("results/fig11"))``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,13 @@ import yaml
 from g10sim.checksums import stamp
 from g10sim.errors import ConfigError
 from g10sim.files import replacing, writing
-from g10sim.plots.choosing import check_sweeps
 from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
 from g10sim.registry import not_found
-from g10sim.results.choosing import rows_where
+from g10sim.results.choosing import rows_where, several_values
 from g10sim.results.keyed import write_csv
 from g10sim.results.reading import CONFIGURATION, KEYS, MACHINE, TIMED_FOR, read_results, read_table
 from g10sim.results.sizing import read_sizing
+from g10sim.results.swept import swept_keys
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,7 @@ def pages(
     keys, timed_for = results.attrs[KEYS], results.attrs[TIMED_FOR]
     results = rows_where(results, where or {})
     if not entry.of_one_cell:
-        check_sweeps(results, name, entry.sweeps)
+        _check_sweeps(results, name, entry.sweeps)
     shown = {cell} if cell in keys else set(results["cell"])
     results.attrs[MACHINE] = _machine(directory, results)
     figures = entry.pages(results, *(read_table(directory, table) for table in entry.tables), **named)
@@ -76,6 +77,23 @@ def pages(
         figure.set_gid(stamp(key for number, key in keys.items() if number in shown))
         _tell_times(figure, timed_for, shown)
     return figures
+
+
+def _check_sweeps(results: pd.DataFrame, figure: str, known: str) -> None:
+    """Refuse results with several values of a swept key that a figure shows one of. Raises ConfigError.
+
+    ``known`` is a regular expression of the keys that it shows all values of.
+    """
+    several = [
+        key
+        for key in swept_keys(list(map(str, results.columns)))
+        if results[key].nunique(dropna=False) > 1 and not re.fullmatch(known, key)
+    ]
+    if several:
+        found = " and ".join(several_values(results, key) for key in several)
+        chosen = " ".join(f"--where {key}=VALUE" for key in several)
+        each = "one of each" if len(several) > 1 else "one of them"
+        raise ConfigError(f"results: found {found}; allowed for {figure}: {each}, as with {chosen}")
 
 
 def _machine(directory: str | Path, results: pd.DataFrame) -> str:

@@ -16,13 +16,13 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from g10sim.looks import BLACK, WHITE
-from g10sim.plots.lines import draw_lines
 from g10sim.plots.panels import (
     BOUND_LOOK,
     Panels,
     bar_places,
     draw_groups,
     draw_ideal,
+    draw_lines,
     draw_steps,
     handles,
     mark_missing,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -33,6 +33,10 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _GROUP_WIDTH = 0.86
 _MARK_HEIGHT = 0.07
 _TRACES_PER_ROW = 4
+
+
+Lines: TypeAlias = Sequence[tuple[Look, Mapping[Any, Mapping[str, Any]]]]
+"""Looks of lines, and their cells by the value on the axis."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +210,30 @@ def spread(cell: Mapping[str, Any], column: str) -> tuple[float, float]:
         return cell[column] - low, high - cell[column]
     half_width = cell.get(f"{column}_interval", math.nan)
     return half_width, half_width
+
+
+def draw_lines(axes: Axes, lines: Lines, places: Mapping[Any, float], column: str, aside: float) -> None:
+    """Draw a line for each look through the cells of each value, at its place.
+
+    A cell has its height in ``column``, with its spread. Marks of cells that did not run lie ``aside`` of
+    each other.
+    """
+    for number, (look, cells) in enumerate(lines):
+        drawn = [(place, cells[value]) for value, place in places.items() if value in cells]
+        good = [(place, cell) for place, cell in drawn if cell["status"] == OK]
+        if good:
+            axes.errorbar(
+                [place for place, _ in good],
+                [cell[column] for _, cell in good],
+                yerr=list(zip(*(spread(cell, column) for _, cell in good), strict=True)),
+                capsize=1.5,
+                elinewidth=0.6,
+                **look.curve(),
+            )
+        shift = (number - (len(lines) - 1) / 2) * aside
+        for place, cell in drawn:
+            if cell["status"] != OK:
+                mark_missing(axes, place + shift, cell["status"], look.colour)
 
 
 def bars_per_trace(

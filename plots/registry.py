@@ -22,19 +22,21 @@ class Entry:
     The function takes the rows of results.csv, then the Parquet tables that ``tables`` names, in order. With
     ``of_one_cell`` it shows one cell of a run and takes its number as ``cell``; otherwise the figure has an
     experiment of the same name, and is one of the G10 paper unless it is ``beyond_paper``. With ``of_sizing``
-    it takes the two tables of ``g10sim size`` instead. ``sweeps`` are regular expressions of the swept keys
-    that it shows all values of. ``most_traces`` have room on one page; of more there are several.
+    it takes the two tables of ``g10sim size`` instead. ``sweeps`` is a regular expression of the swept keys
+    that it shows all values of. ``most_traces`` have room on one page; of more there are several. One that
+    ``has_mean`` over all traces takes the ``whole`` results, too.
     """
 
     name: str
     title: str
-    tables: tuple[str, ...] = ()
     module: str = ""
+    sweeps: str = ""
+    tables: tuple[str, ...] = ()
+    most_traces: int = 0
+    has_mean: bool = False
     of_one_cell: bool = False
     beyond_paper: bool = False
     of_sizing: bool = False
-    sweeps: tuple[str, ...] = ()
-    most_traces: int = 0
 
     @property
     def draw(self) -> Callable[..., Figure]:
@@ -51,85 +53,118 @@ class Entry:
         names = [trace.trace for trace in trace_names(results)] if self.most_traces else []
         if len(names) <= self.most_traces:
             return [self.draw(results, *tables, **named)]
-        named |= {"whole": results} if self.name in _WITH_MEAN else {}
+        named |= {"whole": results} if self.has_mean else {}
         parts = (results[results["trace"].isin(part)] for part in in_rows(names, self.most_traces))
         return [self.draw(part, *tables, **named) for part in parts]
 
 
 _PAPER = (
-    Entry("fig2", "memory of all live tensors and of active ones", ("working_sets",), "demand"),
-    Entry("fig3", "lengths of inactive periods", ("inactive_periods",), "demand"),
-    Entry("fig4", "sizes of tensors and lengths of their inactive periods", ("inactive_periods",), "demand"),
-    Entry("fig11", "performance of every policy", (), "comparison"),
-    Entry("fig11b", "performance of every policy at the kernel times of the paper", (), "comparison"),
-    Entry("fig12", "breakdown of the execution time", (), "comparison"),
-    Entry("fig13", "slowdown of kernels", ("kernels",), "comparison"),
-    Entry("fig14", "migration traffic", (), "comparison"),
-    Entry("fig15", "throughput by batch size", (), "comparison"),
-    Entry("fig16", "host memory, G10 with several batch sizes", (), "sweeps"),
-    Entry("fig17", "host memory, several policies", (), "sweeps"),
-    Entry("fig18", "SSD bandwidth", (), "sweeps"),
-    Entry("fig19", "variation of kernel times", (), "sweeps"),
-    Entry("fig20", "memory of live tensors by kind", ("working_sets",), "demand"),
-    Entry("fig21", "memory of active tensors by kind", ("working_sets",), "demand"),
+    Entry("fig2", "memory of all live tensors and of active ones", "demand", tables=("working_sets",)),
+    Entry("fig3", "lengths of inactive periods", "demand", tables=("inactive_periods",)),
+    Entry(
+        "fig4",
+        "sizes of tensors and lengths of their inactive periods",
+        "demand",
+        tables=("inactive_periods",),
+    ),
+    Entry("fig11", "performance of every policy", "comparison", most_traces=24, has_mean=True),
+    Entry(
+        "fig11b",
+        "performance of every policy at the kernel times of the paper",
+        "comparison",
+        most_traces=24,
+        has_mean=True,
+    ),
+    Entry("fig12", "breakdown of the execution time", "comparison", most_traces=12),
+    Entry("fig13", "slowdown of kernels", "comparison", tables=("kernels",), most_traces=15),
+    Entry("fig14", "migration traffic", "comparison", most_traces=12),
+    Entry("fig15", "throughput by batch size", "comparison", most_traces=12),
+    Entry("fig16", "host memory, G10 with several batch sizes", "sweeps", "system.host.memory"),
+    Entry("fig17", "host memory, several policies", "sweeps", "system.host.memory"),
+    Entry("fig18", "SSD bandwidth", "sweeps", "system.ssd"),
+    Entry("fig19", "variation of kernel times", "sweeps", "workload.variation.magnitude"),
+    Entry("fig20", "memory of live tensors by kind", "demand", tables=("working_sets",)),
+    Entry("fig21", "memory of active tensors by kind", "demand", tables=("working_sets",)),
 )
 _BEYOND = (
-    Entry("bound", "distance of every policy to the bound"),
-    Entry("pools", "memory pools: footprint over load", ("pools",), "demand"),
-    Entry("swaps", "overhead against GPU memory", (), "saved"),
-    Entry("savings", "memory saved and time added, one training at a time", ("kernels",), "saved"),
-    Entry("savings_jobs", "memory saved and time added, jobs on one GPU", ("kernels",), "saved"),
-    Entry("flash_amplification", "write amplification of a nearly full SSD", (), "designs"),
-    Entry("flash_endurance", "life of SSDs", (), "designs"),
-    Entry("flash_bandwidth", "performance over the number of drives", (), "sweeps"),
-    Entry("vdnn_modes", "memory and performance of vDNN, by network and mode", (), "designs"),
-    Entry("vdnn_bandwidth", "gain of vDNN++ over vDNN, by link bandwidth", (), "designs"),
-    Entry("fragmentation", "memory taken over memory in use, by allocator", (), "designs"),
-    Entry("gpus_per_uplink", "throughput and batch size of GPUs that share a link", (), "designs"),
-    Entry("link_occupancy", "what crosses a shared link in an iteration", ("kernels", "migrations")),
-    Entry("zero_ladder", "performance over the size of the model", (), "offloading"),
-    Entry("training_gpu_memory", "training of language models over GPU memory", (), "offloading"),
-    Entry("training_host_memory", "training of language models over host memory", (), "offloading"),
-    Entry("training_ssd_bandwidth", "training of language models over SSD bandwidth", (), "offloading"),
-    Entry("training_traffic", "bytes that a training step moves", (), "offloading"),
-    Entry("training_lifetime", "life of SSDs under training", (), "offloading"),
-    Entry("decode_gpu_memory", "decoded tokens a second over GPU memory", (), "offloading"),
-    Entry("rok", "throughput over the peak of GPU memory: recompute, offload, keep", (), "offloading"),
+    Entry("bound", "distance of every policy to the bound", "comparison", most_traces=24),
+    Entry("pools", "memory pools: footprint over load", "demand", tables=("pools",), most_traces=24),
+    Entry("swaps", "overhead against GPU memory", "saved", "system.gpu.memory"),
+    Entry(
+        "savings",
+        "memory saved and time added, one training at a time",
+        "saved",
+        "workload.jobs",
+        tables=("kernels",),
+    ),
+    Entry(
+        "savings_jobs",
+        "memory saved and time added, jobs on one GPU",
+        "saved",
+        "workload.jobs",
+        tables=("kernels",),
+    ),
+    Entry(
+        "flash_amplification",
+        "write amplification of a nearly full SSD",
+        "designs",
+        "system.ssd.trim|system.ssd.streams",
+    ),
+    Entry("flash_endurance", "life of SSDs", "designs", "system.ssd"),
+    Entry("flash_bandwidth", "performance over the number of drives", "sweeps", "system.ssd.drives"),
+    Entry(
+        "vdnn_modes", "memory and performance of vDNN, by network and mode", "designs", "system.gpu.memory"
+    ),
+    Entry(
+        "vdnn_bandwidth", "gain of vDNN++ over vDNN, by link bandwidth", "designs", "system.pcie.bandwidth"
+    ),
+    Entry(
+        "fragmentation",
+        "memory taken over memory in use, by allocator",
+        "designs",
+        r"system.gpu.memory|policies\.\d+\.(mode|order|allocator)",
+    ),
+    Entry(
+        "gpus_per_uplink",
+        "throughput and batch size of GPUs that share a link",
+        "designs",
+        "workload.replicas",
+    ),
+    Entry(
+        "link_occupancy",
+        "what crosses a shared link in an iteration",
+        "designs",
+        tables=("kernels", "migrations"),
+    ),
+    Entry("zero_ladder", "performance over the size of the model", "offloading"),
+    Entry(
+        "training_gpu_memory",
+        "training of language models over GPU memory",
+        "offloading",
+        "system.gpu.memory",
+    ),
+    Entry(
+        "training_host_memory",
+        "training of language models over host memory",
+        "offloading",
+        "system.host.memory",
+    ),
+    Entry(
+        "training_ssd_bandwidth", "training of language models over SSD bandwidth", "offloading", "system.ssd"
+    ),
+    Entry("training_traffic", "bytes that a training step moves", "offloading"),
+    Entry("training_lifetime", "life of SSDs under training", "offloading", "system.ssd"),
+    Entry("decode_gpu_memory", "decoded tokens a second over GPU memory", "offloading", "system.gpu.memory"),
+    Entry("rok", "throughput over the peak of GPU memory: recompute, offload, keep", "offloading"),
 )
 _ONE_CELL = (
-    Entry("memory", "memory in use while one cell runs", ("memory",), "cell"),
-    Entry("timeline", "one cell over time", ("kernels", "migrations"), "cell"),
-    Entry("stalls", "what the kernels of one cell waited for", ("kernels",), "cell"),
+    Entry("memory", "memory in use while one cell runs", "cell", tables=("memory",)),
+    Entry("timeline", "one cell over time", "cell", tables=("kernels", "migrations")),
+    Entry("stalls", "what the kernels of one cell waited for", "cell", tables=("kernels",)),
 )
 _SIZING = (Entry("knee", "performance over one resource, and the least that reaches a target"),)
-_WITH_MEAN = ("fig11", "fig11b")
-_MOST_TRACES = dict.fromkeys(("bound", "pools", "fig11", "fig11b"), 24) | {"fig13": 15}
-_MOST_TRACES |= dict.fromkeys(("fig12", "fig14", "fig15"), 12)
-_SWEEPS: Mapping[str, tuple[str, ...]] = {
-    "fig16": ("system.host.memory",),
-    "fig17": ("system.host.memory",),
-    "fig18": ("system.ssd",),
-    "fig19": ("workload.variation.magnitude",),
-    "swaps": ("system.gpu.memory",),
-    "savings": ("workload.jobs",),
-    "savings_jobs": ("workload.jobs",),
-    "flash_amplification": ("system.ssd.trim", "system.ssd.streams"),
-    "flash_endurance": ("system.ssd",),
-    "flash_bandwidth": ("system.ssd.drives",),
-    "vdnn_modes": ("system.gpu.memory",),
-    "vdnn_bandwidth": ("system.pcie.bandwidth",),
-    "fragmentation": ("system.gpu.memory", r"policies\.\d+\.(mode|order|allocator)"),
-    "gpus_per_uplink": ("workload.replicas",),
-    "training_gpu_memory": ("system.gpu.memory",),
-    "training_host_memory": ("system.host.memory",),
-    "training_ssd_bandwidth": ("system.ssd",),
-    "training_lifetime": ("system.ssd",),
-    "decode_gpu_memory": ("system.gpu.memory",),
-}
 ENTRIES: Mapping[str, Entry] = {
-    entry.name: replace(
-        entry, sweeps=_SWEEPS.get(entry.name, ()), most_traces=_MOST_TRACES.get(entry.name, 0)
-    )
+    entry.name: entry
     for entry in (
         *_PAPER,
         *(replace(entry, beyond_paper=True) for entry in _BEYOND),
@@ -154,8 +189,4 @@ def find(name: str) -> Entry:
 
 def paper_figures() -> tuple[str, ...]:
     """Names of the figures of the G10 paper, in its order."""
-    return tuple(
-        name
-        for name, entry in ENTRIES.items()
-        if not (entry.of_one_cell or entry.beyond_paper or entry.of_sizing)
-    )
+    return tuple(entry.name for entry in _PAPER)

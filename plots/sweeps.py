@@ -12,8 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from g10sim.looks import BLACK, Look
-from g10sim.plots.lines import draw_lines
-from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, handles, panels
+from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, draw_lines, handles, panels
 from g10sim.plots.style import looks, series
 from g10sim.plots.traces import OK, by_model, cells_by, swept_column, trace_names, without_ideal
 from g10sim.results.columns import TITLES
@@ -152,11 +151,7 @@ def _points(shown: pd.DataFrame, sweep: Sweep, **line: str) -> dict[float, dict[
 
 
 def _draw_panels(
-    shown: pd.DataFrame,
-    sweep: Sweep,
-    titles: Sequence[str],
-    lines: Sequence[_Lines],
-    legend: Iterable[Look],
+    shown: pd.DataFrame, sweep: Sweep, titles: Sequence[str], lines: Sequence[_Lines], legend: Iterable[Look]
 ) -> Panels:
     """Draw a panel with a title for each entry of ``lines``, all with the same scales."""
     values = sorted({sweep.read(value) for value in shown[sweep.column]})
