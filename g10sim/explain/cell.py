@@ -132,11 +132,8 @@ def time_shares(opened: OpenedCell) -> Iterator[tuple[str, str, str]]:
     reasons = stall_reasons(row)
     parts |= {f"stalled: {reason.words}": row[column] for column, reason in reasons.items() if row[column]}
     for name, cycles in parts.items():
-        yield (
-            name,
-            seconds(opened, cycles),
-            f"{cycles / row['exec_cycles']:.1%}" if row["exec_cycles"] else "",
-        )
+        share = f"{cycles / row['exec_cycles']:.1%}" if row["exec_cycles"] else ""
+        yield name, seconds(opened, cycles), share
 
 
 def _averaged(row: Mapping[str, Any]) -> str:
@@ -171,13 +168,9 @@ def describe_cell(opened: OpenedCell) -> tuple[str, list[Section]]:
         if opened.migrations is not None:
             start, end = int(opened.kernels["start"].min()), int(opened.kernels["end"].max())
             moves = within(opened.migrations, start, end)
-            uses = {
-                reason: (
-                    int(waiting["stall_cycles"].sum()),
-                    link_use(opened.kernels, moves, opened.system, waiting),
-                )
-                for reason, waiting in by_main_reason(opened.kernels).items()
-            }
+            for reason, waiting in by_main_reason(opened.kernels).items():
+                used = link_use(opened.kernels, moves, opened.system, waiting)
+                uses[reason] = int(waiting["stall_cycles"].sum()), used
             sections += [_tensors(opened, opened.kernels, moves), _links(opened, uses)]
     sections.append(("What may help", [*_help(opened, uses)]))
     if opened.kernels is None or opened.migrations is None:

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from g10sim.checksums import stamp
@@ -91,18 +91,16 @@ def report(directory: Path, *, trust: bool = False) -> str:
     named = results.assign(policy=results["policy"].map(policy_labels(results)))
     ran = named.loc[results["status"] == _OK]
     cells, notes = _in_words(directory, ran, trust=trust)
-    template = Environment(
+    templates = Environment(
         loader=PackageLoader("g10sim.explain"),
-        autoescape=select_autoescape(
-            default=True, default_for_string=True, enabled_extensions=("html", "j2")
-        ),
+        autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    ).get_template("report.html.j2")
+    )
     program = (files("g10sim.explain") / "templates" / _SCRIPT).read_text(encoding="utf-8")
     library, library_source = _library()
-    return template.render(
+    return templates.get_template("report.html.j2").render(
         script_sources=Markup(f"{_source(program.encode())} {library_source}"),
         stamp=stamp(cell_keys(provenance).values()),
         name=str(results["name"].iloc[0]) if len(results) else directory.name,
@@ -147,12 +145,8 @@ def _in_words(directory: Path, ran: pd.DataFrame, *, trust: bool) -> tuple[list[
         notes.append(
             f"Words are on the first {_MOST_CELLS} of {count} cells that ran; 'explain' has them on any."
         )
-    code = (
-        []
-        if trust
-        else [policy for policy in read_results(directory)["policy"].unique() if names_code(policy)]
-    )
-    if code:
+    code = [policy for policy in read_results(directory)["policy"].unique() if names_code(policy)]
+    if code and not trust:
         notes.append(f"No words on cells of {', '.join(code)}, whose code was not loaded; --trust loads it.")
     try:
         for opened in open_cells(directory, _MOST_CELLS, trust=trust):
@@ -227,19 +221,14 @@ def _results(results: pd.DataFrame) -> Table:
     numbers: dict[str, tuple[Any, str]] = {}
     for (title, of), form in zip(SHOWN.items(), forms, strict=True):
         numbers[title] = (of(ran), form)
-        if title == "of ideal":
-            numbers |= _ranges(ran)
+        if title == "of ideal":  # and the ends of its range, where results have one
+            ends = {f"of ideal, {end}": f"performance_{end}" for end in ("low", "high")}
+            numbers |= {name: (ran[column], ".1%") for name, column in ends.items() if column in ran}
     verdicts = ["status"] if (results["status"] != _OK).any() else []
     if "steady" in results and results["steady"].isin([False]).any():
         verdicts.append("steady")
         results = results.assign(steady=results["steady"].map({True: "yes", False: "no"}))
     return _table(results, ["cell", "trace", "policy", *_swept(results), *verdicts], numbers)
-
-
-def _ranges(ran: pd.DataFrame) -> dict[str, tuple[Any, str]]:
-    """Return the ends of the range of performance, where results have one."""
-    ends = {f"of ideal, {end}": f"performance_{end}" for end in ("low", "high")}
-    return {title: (ran[column], ".1%") for title, column in ends.items() if column in ran}
 
 
 def _text(value: object) -> str:
@@ -264,8 +253,6 @@ def _provenance(found: Mapping[str, Any]) -> Table:
 
 
 def _traces(found: Mapping[str, Any]) -> Table:
-    rows = [
-        [str(name), str(trace.get("path", "")), str(trace.get("sha256", ""))]
-        for name, trace in found["traces"].items()
-    ]
+    traces = found["traces"].items()
+    rows = [[name, *(str(trace.get(key, "")) for key in ("path", "sha256"))] for name, trace in traces]
     return Table(["trace", "file", "SHA-256"], [], rows)

@@ -37,18 +37,17 @@ def chart_data(results: pd.DataFrame) -> dict[str, Any]:
         keys.append({"name": name, "title": title, "texts": list(texts.values()), "numbers": numbers})
         places[name] = {value: place for place, value in enumerate(texts)}
     metrics, parts = _metrics(results), _parts(results)
-    rows = []
-    for number, row in enumerate(results.to_dict("records")):
-        rows.append(
-            {
-                "cell": int(row["cell"]),
-                "at": [places[name][None if row[name] != row[name] else row[name]] for name in names],
-                "policy": str(row["policy"]),
-                "status": row["status"],
-                "values": [_rounded(values.iloc[number]) for values in metrics.values()],
-                "parts": [_rounded(values.iloc[number]) for values, _ in parts.values()],
-            }
-        )
+    rows = [
+        {
+            "cell": int(row["cell"]),
+            "at": [places[name][None if row[name] != row[name] else row[name]] for name in names],
+            "policy": str(row["policy"]),
+            "status": row["status"],
+            "values": [_rounded(values.iloc[number]) for values in metrics.values()],
+            "parts": [_rounded(values.iloc[number]) for values, _ in parts.values()],
+        }
+        for number, row in enumerate(results.to_dict("records"))
+    ]
     return {
         "keys": keys,
         "metrics": list(metrics),

@@ -17,7 +17,7 @@ from g10sim.policies.interface.observed import observed
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import options_of
 from g10sim.policies.interface.policy import Policy, PolicyView
-from g10sim.records import KernelRecord, MigrationRecord, RunRecords
+from g10sim.records import KernelRecord, Location, MigrationRecord, RunRecords
 from g10sim.sim.hooks import moves_of, victims_of
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
@@ -112,11 +112,8 @@ def _moved(record: KernelRecord, records: RunRecords, trace: Trace) -> Iterator[
 
 def _migration(move: MigrationRecord, trace: Trace) -> str:
     source, target = place(move.source.name), place(move.target.name)
-    way = f"{source.words} to {target.words}"
-    if move.source.name == "NONE":
-        way = "allocated"
-    elif move.target.name == "NONE":
-        way = "dropped"
+    ways = {move.source: "allocated", move.target: "dropped"}
+    way = ways.get(Location.NONE, f"{source.words} to {target.words}")
     size, name = rounded_bytes(move.size_bytes), trace.tensors[move.tensor].name
     return f"{name}, {size}, {way}, {move.cause.words}, cycles {move.start:,} to {move.end:,}"
 

@@ -310,9 +310,10 @@ def summaries(judged: Sequence[Judged]) -> list[Summary]:
     found = []
     for used in (PREDICTED, FITTED):
         of_use = [one for one in judged if one.row.spec.used == used and one.ratio is not None]
-        groups = {name: [one for one in of_use if one.row.spec.of == name] for name in _classes(of_use)}
-        groups[ALL] = of_use
-        found += [_summed(name, used, group) for name, group in groups.items() if group]
+        groups: dict[str, list[Judged]] = {}
+        for one in of_use:
+            groups.setdefault(one.row.spec.of, []).append(one)
+        found += [_summed(name, used, group) for name, group in (groups | {ALL: of_use}).items() if group]
     return found
 
 
@@ -331,10 +332,6 @@ def widths(judged: Sequence[Judged]) -> dict[str, Any]:
             found[part] = [min(low, 1.0), max(high, 1.0)]
             sources[part] = f"measured over predicted time, 10 % and 90 % of {len(factors)} predicted rows"
     return found | {"sources": sources}
-
-
-def _classes(judged: Iterable[Judged]) -> list[str]:
-    return list(dict.fromkeys(one.row.spec.of for one in judged))
 
 
 def _summed(name: str, used: str, judged: Sequence[Judged]) -> Summary:

@@ -103,12 +103,11 @@ def shipped() -> Mapping[tuple[str, ...], Path]:
     """Return the traces that ship, by the words of the command that made each, without those of its GPU."""
     directory = data_path(*SHIPPED.parts)
     entries = read_manifest(directory / MANIFEST).traces
-    return {_without_gpu(entry.arguments): directory / entry.file for entry in entries}
-
-
-def _without_gpu(words: Sequence[str]) -> tuple[str, ...]:
-    where = words.index("--gpu")
-    return (*words[:where], *words[where + 2 :])
+    found = {}
+    for entry in entries:
+        gpu = entry.arguments.index("--gpu")
+        found[(*entry.arguments[:gpu], *entry.arguments[gpu + 2 :])] = directory / entry.file
+    return found
 
 
 def kernel_shares(trace: Trace, most: int = 4) -> str:

@@ -95,7 +95,11 @@ def size(
     )
     judge(searches, directory, **running)
     names = _names(searches, several=len(cases) > 1)
-    documents = {name: _document(search, name, document) for name, search in names.items() if search.points}
+    documents = {}
+    for name, search in names.items():
+        if search.points:
+            sweep = search.resource.sweep(search.case.system, sorted(search.points))
+            documents[name] = search.case.document(name, sweep, document)
     outcomes = run_experiments(documents, directory, executor=running.get("executor"))
     rows = _with_cheapest([_row(search, name, prices) for name, search in names.items()])
     described = {"target": goal.target, "precision": goal.precision}
@@ -120,11 +124,6 @@ def _names(searches: Iterable[Search], *, several: bool) -> dict[str, Search]:
     return found
 
 
-def _document(search: Search, name: str, document: Document) -> Document:
-    sweep = search.resource.sweep(search.case.system, sorted(search.points))
-    return search.case.document(name, sweep, document)
-
-
 def _row(search: Search, name: str, prices: PriceList) -> dict[str, Any]:
     """Return the row of sizing.csv; what does not apply is left out."""
     resource, found = search.resource, search.found
@@ -134,7 +133,7 @@ def _row(search: Search, name: str, prices: PriceList) -> dict[str, Any]:
         "target": search.target,
         "status": search.status,
         "reason": search.reason,
-        "note": _note(search),
+        "note": "; ".join(_notes(search)),
         "amounts": len(search.points),
         "search": name,
     }
@@ -165,12 +164,8 @@ def holds(search: Search) -> bool:
     return below is not None and above is not None and search.reaches(above) and not search.reaches(below)
 
 
-def _note(search: Search) -> str:
-    """Say what was simulated that a reader of the answer should know."""
-    return "; ".join(_notes(search))
-
-
 def _notes(search: Search) -> Iterator[str]:
+    """Say what was simulated that a reader of the answer should know."""
     if search.configured is not None and search.case.bound_obstacle:
         yield f"not guarded by a bound: {search.case.bound_obstacle}"
     answer, text = search.found.answer, search.resource.text
