@@ -192,7 +192,8 @@ class GpuTimingSpec(Spec):
     graph_overhead: Duration | None = Field(
         default=None, description="in place of launch_overhead where a CUDA graph replays; none: as it"
     )
-    host_issue: Duration = default_time("0 s", "time of the host for each operator, in order")
+    host_issue: Duration = default_time("0 s")
+    """time of the host for each operator, in order"""
     sustained: Share = Field(default=1.0, description="share of computing rates that long steps keep")
     peak: dict[NumberFormat, ComputeRate] = Field(min_length=1, description="dense FLOP/s by number format")
     compute_efficiency: dict[OperatorClass, Shares] = Field(description="share of peak by class and format")

@@ -15,19 +15,24 @@ class CachingPoolSpec(Spec):
     kSmallBuffer, kMinLargeAlloc, kLargeBuffer, kRoundLarge). Every size is rounded up to whole pages.
     """
 
-    rounding: PositiveBytes = default_size("512 B", "requests are rounded up to multiples")
-    small_limit: Bytes = default_size("1 MiB", "requests up to here come from small chunks")
-    small_chunk: PositiveBytes = default_size("2 MiB", "chunk by which the pool of small blocks grows")
-    large_limit: Bytes = default_size("10 MiB", "requests below this share large chunks")
-    large_chunk: PositiveBytes = default_size("20 MiB", "chunk by which the pool of large blocks grows")
-    chunk_rounding: PositiveBytes = default_size(
-        "2 MiB", "requests from large_limit on get a chunk, so rounded"
-    )
-    least_small_rest: PositiveBytes = default_size("512 B", "smallest rest for which a small block is split")
-    least_large_rest: PositiveBytes = default_size("1 MiB", "smallest rest for which a large block is split")
-    returns_chunks: bool = Field(
-        default=True, strict=True, description="whether free chunks are given back when memory runs out"
-    )
+    rounding: PositiveBytes = default_size("512 B")
+    """requests are rounded up to multiples"""
+    small_limit: Bytes = default_size("1 MiB")
+    """requests up to here come from small chunks"""
+    small_chunk: PositiveBytes = default_size("2 MiB")
+    """chunk by which the pool of small blocks grows"""
+    large_limit: Bytes = default_size("10 MiB")
+    """requests below this share large chunks"""
+    large_chunk: PositiveBytes = default_size("20 MiB")
+    """chunk by which the pool of large blocks grows"""
+    chunk_rounding: PositiveBytes = default_size("2 MiB")
+    """requests from large_limit on get a chunk, so rounded"""
+    least_small_rest: PositiveBytes = default_size("512 B")
+    """smallest rest for which a small block is split"""
+    least_large_rest: PositiveBytes = default_size("1 MiB")
+    """smallest rest for which a large block is split"""
+    returns_chunks: bool = Field(default=True, strict=True)
+    """whether free chunks are given back when memory runs out"""
 
     @model_validator(mode="after")
     def _chunks_hold_what_they_are_for(self) -> CachingPoolSpec:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from g10sim.config.effects import COPIES, PAGES, Effect
 from g10sim.config.quantities import Count, Spec
 
@@ -19,10 +17,8 @@ _PLANS = Effect(lambda run, compat: run.has_policy("plans"), "with a policy that
 class BehaviourSpec(Spec):
     """Parameters whose defaults model the hardware."""
 
-    transfers: Annotated[Literal["fluid", "batched"], PAGES] = Field(
-        default="fluid",
-        description="fluid: constant rates between changes; batched: DMA batches with integer quotas",
-    )
+    transfers: Annotated[Literal["fluid", "batched"], PAGES] = "fluid"
+    """fluid: constant rates between changes; batched: DMA batches with integer quotas"""
     batch_pages: Annotated[
         Count,
         Effect(
@@ -30,22 +26,17 @@ class BehaviourSpec(Spec):
             "with transfers batched and a policy that moves pages",
             "no pages move in batches",
         ),
-    ] = Field(default=50, description="pages of one DMA batch")
-    addresses: Annotated[Literal["pooled", "own"], PAGES] = Field(
-        default="pooled",
-        description="own: every tensor has its own addresses; pooled: those of designs on unified memory"
-        " come from a caching allocator, stay mapped when a tensor dies, and are used again",
-    )
-    tensor_order: Literal["use", "trace"] = Field(
-        default="use",
-        description="order of persistent tensors in the allocator, and of any that are otherwise equal: that"
-        " of their first use, or that of the trace",
-    )
-    recency: Annotated[Literal["use", "arrival"], PAGES] = Field(
-        default="arrival",
-        description="what moves pages to the recent end of the eviction order: use by a kernel, or arrival"
-        " (with addresses from an allocator: of any page of a chunk of page_fault.group, as in the driver)",
-    )
+    ] = 50
+    """pages of one DMA batch"""
+    addresses: Annotated[Literal["pooled", "own"], PAGES] = "pooled"
+    """own: every tensor has its own addresses; pooled: those of designs on unified memory come from a caching
+    allocator, stay mapped when a tensor dies, and are used again"""
+    tensor_order: Literal["use", "trace"] = "use"
+    """order of persistent tensors in the allocator, and of any that are otherwise equal: that of their first
+    use, or that of the trace"""
+    recency: Annotated[Literal["use", "arrival"], PAGES] = "arrival"
+    """what moves pages to the recent end of the eviction order: use by a kernel, or arrival (with addresses
+    from an allocator: of any page of a chunk of page_fault.group, as in the driver)"""
     dead_tensors: Annotated[
         Literal["released", "kept"],
         Effect(
@@ -55,14 +46,11 @@ class BehaviourSpec(Spec):
             "with addresses own and a policy that moves pages",
             "addresses come from an allocator, and stay mapped",
         ),
-    ] = Field(
-        default="released",
-        description="of tensors with their own addresses. released: freed at death; kept: stay until"
-        " evicted, and are written out like live ones",
-    )
-    running_tensors: Literal["pinned", "evictable"] = Field(
-        default="pinned", description="whether the running kernel's pages may be evicted"
-    )
+    ] = "released"
+    """of tensors with their own addresses. released: freed at death; kept: stay until evicted, and are
+    written out like live ones"""
+    running_tensors: Literal["pinned", "evictable"] = "pinned"
+    """whether the running kernel's pages may be evicted"""
     initial_tier: Annotated[
         Literal["first", "last"],
         Effect(
@@ -70,11 +58,9 @@ class BehaviourSpec(Spec):
             "with a policy that moves pages, and several memory tiers",
             "no pages move, or one memory tier has room",
         ),
-    ] = Field(
-        default="first",
-        description="tier in which persistent tensors of unified memory lie before the first iteration:"
-        " the first that has room for the tensor, or the last",
-    )
+    ] = "first"
+    """tier in which persistent tensors of unified memory lie before the first iteration: the first that has
+    room for the tensor, or the last"""
     flash_capacity: Annotated[
         Literal["limited", "unlimited"],
         Effect(
@@ -82,64 +68,44 @@ class BehaviourSpec(Spec):
             "with an SSD",
             "there is no SSD",
         ),
-    ] = Field(default="limited", description="whether the SSD can fill up")
-    fault_cost: Annotated[Literal["latency", "profiled"], PAGES] = Field(
-        default="latency",
-        description="latency: each group of faults waits; profiled: closed form over profiled durations",
-    )
-    compute_overlap: Annotated[Literal["after_arrival", "while_arriving"], PAGES] = Field(
-        default="after_arrival",
-        description="whether a kernel computes while the pages it waits for are still arriving",
-    )
+    ] = "limited"
+    """whether the SSD can fill up"""
+    fault_cost: Annotated[Literal["latency", "profiled"], PAGES] = "latency"
+    """latency: each group of faults waits; profiled: closed form over profiled durations"""
+    compute_overlap: Annotated[Literal["after_arrival", "while_arriving"], PAGES] = "after_arrival"
+    """whether a kernel computes while the pages it waits for are still arriving"""
     reported_iteration: Annotated[
         Literal["last", "fastest"],
         Effect(
             lambda run, compat: run.most_iterations > 1, "with several iterations", "there is one iteration"
         ),
-    ] = Field(default="last", description="iteration that results report")
-    breakdown: Literal["computing", "in_flight"] = Field(
-        default="computing",
-        description="what overlaps: transfers while a kernel computes, or time in flight beyond its stall",
-    )
-    planner_gigabyte: Annotated[Literal["decimal", "binary"], _PLANS] = Field(
-        default="decimal", description="what planners take GB/s for: 1e9 or 2^30 bytes/s"
-    )
-    planner: Annotated[Literal["live", "published"], _PLANS] = Field(
-        default="live",
-        description="how the designs of the G10 paper plan. live: by what is alive, each tensor to the tier"
-        " that costs least; published: by all tensors all the time, the SSD first",
-    )
-    copy_gigabyte: Annotated[Literal["decimal", "binary"], COPIES] = Field(
-        default="decimal",
-        description="what copies of whole tensors (contiguous memory) take GB/s for: 1e9 or 2^30 bytes/s",
-    )
-    copy_latency: Annotated[Literal["ssd", "none"], COPIES] = Field(
-        default="ssd", description="what each copy of a whole tensor from or to the SSD waits for"
-    )
-    copy_host_path: Annotated[Literal["shared", "split"], COPIES] = Field(
-        default="shared",
-        description="shared: copies from and to the host have what others leave of the link; split: they "
-        "always have the link's rate less the SSD's",
-    )
-    copy_memory: Annotated[Literal["system", "published"], COPIES] = Field(
-        default="system",
-        description="GPU memory of designs that copy whole tensors: the system's, or as many times that as "
-        "the published simulator plans with and executes with (1.06 and 4 for most)",
-    )
-    copy_iterations: Annotated[Literal["all", "first"], COPIES] = Field(
-        default="all", description="iterations that designs that copy whole tensors are simulated for"
-    )
-    absent_weights: Annotated[Literal["fetched", "ignored"], COPIES] = Field(
-        default="fetched",
-        description="whether kernels wait for copied weights that are not on the GPU, or run without them",
-    )
-    unread_tensors: Annotated[Literal["allocated", "skipped"], COPIES] = Field(
-        default="allocated",
-        description="whether results that no kernel reads need memory in designs with a scratch buffer",
-    )
-    reported_digits: Annotated[Literal["all", "six"], COPIES] = Field(
-        default="all", description="digits of reported milliseconds of designs that copy whole tensors"
-    )
+    ] = "last"
+    """iteration that results report"""
+    breakdown: Literal["computing", "in_flight"] = "computing"
+    """what overlaps: transfers while a kernel computes, or time in flight beyond its stall"""
+    planner_gigabyte: Annotated[Literal["decimal", "binary"], _PLANS] = "decimal"
+    """what planners take GB/s for: 1e9 or 2^30 bytes/s"""
+    planner: Annotated[Literal["live", "published"], _PLANS] = "live"
+    """how the designs of the G10 paper plan. live: by what is alive, each tensor to the tier that costs
+    least; published: by all tensors all the time, the SSD first"""
+    copy_gigabyte: Annotated[Literal["decimal", "binary"], COPIES] = "decimal"
+    """what copies of whole tensors (contiguous memory) take GB/s for: 1e9 or 2^30 bytes/s"""
+    copy_latency: Annotated[Literal["ssd", "none"], COPIES] = "ssd"
+    """what each copy of a whole tensor from or to the SSD waits for"""
+    copy_host_path: Annotated[Literal["shared", "split"], COPIES] = "shared"
+    """shared: copies from and to the host have what others leave of the link; split: they always have the
+    link's rate less the SSD's"""
+    copy_memory: Annotated[Literal["system", "published"], COPIES] = "system"
+    """GPU memory of designs that copy whole tensors: the system's, or as many times that as the published
+    simulator plans with and executes with (1.06 and 4 for most)"""
+    copy_iterations: Annotated[Literal["all", "first"], COPIES] = "all"
+    """iterations that designs that copy whole tensors are simulated for"""
+    absent_weights: Annotated[Literal["fetched", "ignored"], COPIES] = "fetched"
+    """whether kernels wait for copied weights that are not on the GPU, or run without them"""
+    unread_tensors: Annotated[Literal["allocated", "skipped"], COPIES] = "allocated"
+    """whether results that no kernel reads need memory in designs with a scratch buffer"""
+    reported_digits: Annotated[Literal["all", "six"], COPIES] = "all"
+    """digits of reported milliseconds of designs that copy whole tensors"""
 
 
 GPG = BehaviourSpec(

@@ -43,19 +43,16 @@ class PinnedSpec(Spec):
     and keep it. The defaults cost nothing and have no limit but host memory itself.
     """
 
-    limit: Bytes | None = Field(default=None, description="most memory that may be pinned; none: no limit")
-    pin_latency: Annotated[Duration, _PINS] = Field(
-        default=0, validate_default=False, description="of pinning one buffer"
-    )
-    pin_rate: Annotated[PositiveRate | None, _PINS] = Field(
-        default=None, description="of pinning; none: no time but latency"
-    )
-    unpin_latency: Annotated[Duration, _UNPINS] = Field(
-        default=0, validate_default=False, description="of unpinning one buffer"
-    )
-    unpin_rate: Annotated[PositiveRate | None, _UNPINS] = Field(
-        default=None, description="of unpinning; none: only latency"
-    )
+    limit: Bytes | None = None
+    """most memory that may be pinned; none: no limit"""
+    pin_latency: Annotated[Duration, _PINS] = Field(default=0, validate_default=False)
+    """of pinning one buffer"""
+    pin_rate: Annotated[PositiveRate | None, _PINS] = None
+    """of pinning; none: no time but latency"""
+    unpin_latency: Annotated[Duration, _UNPINS] = Field(default=0, validate_default=False)
+    """of unpinning one buffer"""
+    unpin_rate: Annotated[PositiveRate | None, _UNPINS] = None
+    """of unpinning; none: only latency"""
     beyond_limit: Annotated[
         Literal["pageable", "stays"],
         Effect(
@@ -63,10 +60,8 @@ class PinnedSpec(Spec):
             "with a limit and a policy that copies whole tensors to the host",
             "there is no limit, or no policy copies whole tensors to the host",
         ),
-    ] = Field(
-        default="pageable",
-        description="pageable: copied to and from memory that is not pinned; stays: not moved to the host",
-    )
+    ] = "pageable"
+    """pageable: copied to and from memory that is not pinned; stays: not moved to the host"""
     pageable_bandwidth: Annotated[
         PositiveRate | None,
         Effect(
@@ -74,7 +69,8 @@ class PinnedSpec(Spec):
             "with a limit, or a policy that names pageable tensors",
             "there is no limit",
         ),
-    ] = Field(default=None, description="most of a copy that uses pageable memory; none: as fast as pinned")
+    ] = None
+    """most of a copy that uses pageable memory; none: as fast as pinned"""
 
 
 class CompressionSpec(Spec):
@@ -84,32 +80,33 @@ class CompressionSpec(Spec):
     ``pieces`` equal pieces per worker, of which those are allocated that are filled.
     """
 
-    workers: int = Field(strict=True, ge=1, le=4096, description="threads")
-    compression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
-    decompression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
-    pieces: Count = Field(default=8, description="pieces of a worker's share")
-    element: PositiveBytes = default_size("4 B", "size of an element")
+    workers: int = Field(strict=True, ge=1, le=4096)
+    """threads"""
+    compression_rate: PositiveRate
+    """of one worker, in bytes of the original"""
+    decompression_rate: PositiveRate
+    """of one worker, in bytes of the original"""
+    pieces: Count = 8
+    """pieces of a worker's share"""
+    element: PositiveBytes = default_size("4 B")
+    """size of an element"""
 
 
 class CpuSpec(Spec):
     """The processor of every socket, as far as it computes for training: kernels of traces that run on it."""
 
-    optimizer_rate: PositiveCountRate = Field(
-        description="parameters that an optimizer step updates in a second"
-    )
-    memory_bandwidth: PositiveRate | None = Field(
-        default=None,
-        description="most that a kernel reads and writes in host memory; none: all of host.memory_bandwidth",
-    )
+    optimizer_rate: PositiveCountRate
+    """parameters that an optimizer step updates in a second"""
+    memory_bandwidth: PositiveRate | None = None
+    """most that a kernel reads and writes in host memory; none: all of host.memory_bandwidth"""
 
 
 class SocketSpec(Spec):
     """A processor with its own memory, and the GPUs that hang on it."""
 
     name: str = Field(min_length=1)
-    gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(
-        min_length=1, description="GPUs whose tensors lie in its memory"
-    )
+    gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(min_length=1)
+    """GPUs whose tensors lie in its memory"""
 
 
 class KernelAccessSpec(Spec):
@@ -118,8 +115,10 @@ class KernelAccessSpec(Spec):
     The rates are those of a kernel by itself on an idle path, where they are below those of copies.
     """
 
-    read: PositiveRate | None = Field(default=None, description="of a kernel; none: as fast as its path")
-    write: PositiveRate | None = Field(default=None, description="of a kernel; none: as fast as its path")
+    read: PositiveRate | None = None
+    """of a kernel; none: as fast as its path"""
+    write: PositiveRate | None = None
+    """of a kernel; none: as fast as its path"""
 
 
 class HostSpec(Spec):
@@ -130,11 +129,10 @@ class HostSpec(Spec):
 
     memory: Annotated[
         Bytes, Effect(lambda run, host: "host" in run.tiers, "with host among the tiers", "it is no tier")
-    ] = Field(description="host memory for tensors")
-    memory_bandwidth: Annotated[PositiveRate | None, LINKS] = Field(
-        default=None,
-        description="of one socket's memory, for all that GPUs read and write there; none: no limit",
-    )
+    ]
+    """host memory for tensors"""
+    memory_bandwidth: Annotated[PositiveRate | None, LINKS] = None
+    """of one socket's memory, for all that GPUs read and write there; none: no limit"""
     sockets: Annotated[
         tuple[SocketSpec, ...],
         Effect(
@@ -145,7 +143,8 @@ class HostSpec(Spec):
             "with memory_bandwidth or inter_socket_bandwidth, or a tier at a socket",
             "sockets have neither limits nor tiers",
         ),
-    ] = Field(default=(), description="processors; every GPU hangs on one")
+    ] = ()
+    """processors; every GPU hangs on one"""
     inter_socket_bandwidth: Annotated[
         PositiveRate | None,
         Effect(
@@ -156,7 +155,8 @@ class HostSpec(Spec):
             "with a tier at a socket, or GPUs that send to each other over PCIe",
             "nothing goes from socket to socket",
         ),
-    ] = Field(default=None, description="between sockets, in each direction; none: no limit")
+    ] = None
+    """between sockets, in each direction; none: no limit"""
     pinned: Annotated[
         PinnedSpec | None,
         Effect(
@@ -164,7 +164,8 @@ class HostSpec(Spec):
             "with a policy that copies whole tensors to the host, pins on first use, or names pageable ones",
             "nothing is pinned",
         ),
-    ] = Field(default=None, description="page-locked memory; none: pinning costs nothing and has no limit")
+    ] = None
+    """page-locked memory; none: pinning costs nothing and has no limit"""
     compression: Annotated[
         CompressionSpec | None,
         Effect(
@@ -172,7 +173,7 @@ class HostSpec(Spec):
             "with a policy that copies whole tensors to host memory",
             "no policy does so",
         ),
-    ] = Field(default=None, description="of tensors in host memory")
-    kernel_access: Annotated[KernelAccessSpec | None, ACCESSED] = Field(
-        default=None, description="kernels can use tensors where they lie; none: they cannot"
-    )
+    ] = None
+    """of tensors in host memory"""
+    kernel_access: Annotated[KernelAccessSpec | None, ACCESSED] = None
+    """kernels can use tensors where they lie; none: they cannot"""

@@ -23,15 +23,16 @@ class LinkSpec(Spec):
     per_copy + S / rate.
     """
 
-    bandwidth: PositiveRate | None = Field(default=None, description="in each direction")
-    to_device: PositiveRate | None = Field(default=None, description="towards the GPU, in place of bandwidth")
-    from_device: PositiveRate | None = Field(
-        default=None, description="away from the GPU, in place of bandwidth"
-    )
-    duplex: PositiveRate | None = Field(
-        default=None, description="most of both directions together; none: their sum"
-    )
-    per_copy: Duration | None = Field(default=None, description="of starting one copy; none: nothing")
+    bandwidth: PositiveRate | None = None
+    """in each direction"""
+    to_device: PositiveRate | None = None
+    """towards the GPU, in place of bandwidth"""
+    from_device: PositiveRate | None = None
+    """away from the GPU, in place of bandwidth"""
+    duplex: PositiveRate | None = None
+    """most of both directions together; none: their sum"""
+    per_copy: Duration | None = None
+    """of starting one copy; none: nothing"""
 
     @model_validator(mode="after")
     def _directions_have_rates(self) -> Self:
@@ -99,15 +100,15 @@ class SharedLinkSpec(LinkSpec):
     """A link that several GPUs cross on their way to host memory and SSD (switch uplink, root complex)."""
 
     name: str = Field(min_length=1)
-    gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(
-        min_length=1, description="GPUs whose traffic crosses it"
-    )
+    gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(min_length=1)
+    """GPUs whose traffic crosses it"""
 
 
 class NvlinkSpec(Spec):
     """Links between GPUs, all to all through switches."""
 
-    bandwidth: PositiveRate = Field(description="of one GPU to and from all others, in each direction")
+    bandwidth: PositiveRate
+    """of one GPU to and from all others, in each direction"""
 
 
 class PcieSpec(LinkSpec):
@@ -120,7 +121,8 @@ class PcieSpec(LinkSpec):
             "with fluid transfers, or a policy that plans or copies whole tensors",
             "batched transfers know one link",
         ),
-    ] = Field(default=(), description="links that GPUs share")
+    ] = ()
+    """links that GPUs share"""
     service: Annotated[
         Literal["fair", "first_come", "deadline"],
         Effect(
@@ -128,8 +130,6 @@ class PcieSpec(LinkSpec):
             "with fluid transfers, or a policy that copies whole tensors and does not choose the service",
             "batched transfers know one link, or policies choose the service",
         ),
-    ] = Field(
-        default="fair",
-        description="how transfers of equal rank share links. fair: max-min fair, all at once; first_come:"
-        " one after another at full rate, the oldest first; deadline: what is needed first",
-    )
+    ] = "fair"
+    """how transfers of equal rank share links. fair: max-min fair, all at once; first_come: one after another
+    at full rate, the oldest first; deadline: what is needed first"""

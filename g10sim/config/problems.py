@@ -11,6 +11,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from g10sim.config.document import KeyPath
+from g10sim.config.quantities import descriptions
 from g10sim.errors import ConfigError
 from g10sim.registry import not_found
 from g10sim.text import shown
@@ -130,8 +131,7 @@ def _follow(place: KeyPath, model: type[BaseModel]) -> tuple[KeyPath, _Model, _M
 
 def _fields(model: _Model) -> dict[str, str]:
     """Keys of a model with their descriptions."""
-    fields = {} if model is None else model.model_fields
-    return {name: field.description or "" for name, field in fields.items()}
+    return {} if model is None else {**dict.fromkeys(model.model_fields, ""), **descriptions(model)}
 
 
 def _models_in(annotation: Any, tag: str) -> Iterator[tuple[str, type[BaseModel]]]:

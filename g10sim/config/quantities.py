@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
+import ast
+import inspect
+from collections.abc import Mapping
+from functools import cache, partial
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Annotated, Any
 
@@ -23,9 +27,28 @@ _LONGEST_LATENCY = 100 * 10**12  # picoseconds
 
 
 class Spec(BaseModel):
-    """Base of every configuration model: frozen, and unknown keys are refused."""
+    """Base of every configuration model: frozen, and unknown keys are refused.
+
+    A text below a field describes it, in the JSON Schema and in messages: see :func:`descriptions`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+@cache
+def descriptions(model: type[BaseModel]) -> Mapping[str, str]:
+    """Return what describes the fields of a model: a text below each, or its ``description``.
+
+    Texts are read from the source when they are needed; to do so with every import takes too long.
+    """
+    found = {name: field.description for name, field in model.model_fields.items() if field.description}
+    for base in (base for base in reversed(model.__mro__) if issubclass(base, Spec)):
+        (tree,) = ast.parse(inspect.getsource(base)).body
+        for field, text in pairwise(ast.iter_child_nodes(tree)):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                    found[name] = " ".join(said.split())
+    return found
 
 
 def _quantity(kind: units.Quantity) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
@@ -79,12 +102,10 @@ PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
 PositiveFrequency = Annotated[Frequency, AfterValidator(_above_zero)]
 
 
-def _default(kind: units.Quantity, text: str, description: str) -> Any:
+def _default(kind: units.Quantity, text: str) -> Any:
     extra: dict[str, Any] = {"default": text}
-    return Field(
-        default=kind.parse(text), validate_default=False, json_schema_extra=extra, description=description
-    )
+    return Field(default=kind.parse(text), validate_default=False, json_schema_extra=extra)
 
 
 default_size, default_time = partial(_default, units.SIZE), partial(_default, units.DURATION)
-"""Describe a field with a quantity as its default, which the JSON Schema shows as it is written."""
+"""Give a field a quantity as its default, which the JSON Schema shows as it is written."""

@@ -98,26 +98,22 @@ _COPIED = Effect(lambda run, job: job.copies > 1, "with copies, 2 or more", "the
 class JobSpec(Spec):
     """One job: a trace that a GPU runs some iterations of, from its arrival on."""
 
-    trace: str = Field(min_length=1, description="trace file")
-    arrival: Duration = default_time("0 s", "when the job may start")
-    gpu: int = Field(default=0, strict=True, ge=0, description="GPU it runs on")
+    trace: str = Field(min_length=1)
+    """trace file"""
+    arrival: Duration = default_time("0 s")
+    """when the job may start"""
+    gpu: int = Field(default=0, strict=True, ge=0)
+    """GPU it runs on"""
     iterations: Iterations = 2
-    priority: Annotated[int, BESIDE] = Field(
-        default=1,
-        strict=True,
-        ge=1,
-        le=100,
-        description="share of a GPU that it computes on alongside others",
-    )
-    copies: int = Field(default=1, strict=True, ge=1, le=1000, description="how many such jobs there are")
-    interval: Annotated[Duration, _COPIED] = default_time(
-        "0 s", "time from the arrival of one copy to that of the next"
-    )
-    arrivals: Annotated[Literal["fixed", "poisson"], _COPIED] = Field(
-        default="fixed",
-        description="fixed: copies arrive one interval apart; poisson: at random, one interval apart on"
-        " average, by the seed of the run",
-    )
+    priority: Annotated[int, BESIDE] = Field(default=1, strict=True, ge=1, le=100)
+    """share of a GPU that it computes on alongside others"""
+    copies: int = Field(default=1, strict=True, ge=1, le=1000)
+    """how many such jobs there are"""
+    interval: Annotated[Duration, _COPIED] = default_time("0 s")
+    """time from the arrival of one copy to that of the next"""
+    arrivals: Annotated[Literal["fixed", "poisson"], _COPIED] = "fixed"
+    """fixed: copies arrive one interval apart; poisson: at random, one interval apart on average, by the seed
+    of the run"""
 
     @model_validator(mode="after")
     def _poisson_has_a_rate(self) -> JobSpec:
@@ -129,37 +125,31 @@ class JobSpec(Spec):
 class WorkloadSpec(Spec):
     """The workload: one trace at a time (``trace``), or several jobs together (``jobs``)."""
 
-    trace: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
-        default=(), description="trace file, glob pattern, or a list of them: one run per trace"
-    )
+    trace: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    """trace file, glob pattern, or a list of them: one run per trace"""
     iterations: IterationsOrAuto = Field(
         default=AUTO,
         description="how often the trace is run; auto: until iterations repeat, at most"
         f" {MOST_ITERATIONS} times, and twice with compat.reported_iteration fastest",
     )
-    jobs: tuple[JobSpec, ...] = Field(default=(), description="jobs of one run, together on the machine")
-    kernel_times: Literal["trace", "system"] = Field(
-        default="trace",
-        description="those of the traces, or those that the system's GPU takes for the same kernels",
-    )
-    replicas: int | None = Field(
-        default=None,
-        strict=True,
-        ge=1,
-        le=1024,
-        description="data-parallel replicas of the trace, on the GPUs from 0; one row of results each",
-    )
+    jobs: tuple[JobSpec, ...] = ()
+    """jobs of one run, together on the machine"""
+    kernel_times: Literal["trace", "system"] = "trace"
+    """those of the traces, or those that the system's GPU takes for the same kernels"""
+    replicas: int | None = Field(default=None, strict=True, ge=1, le=1024)
+    """data-parallel replicas of the trace, on the GPUs from 0; one row of results each"""
     gradient_exchange: Annotated[
         ExchangeSpec,
         _mapping_with("method"),
         Effect(lambda run, workload: run.replicas > 1, "with replicas, 2 or more", "there are no replicas"),
-    ] = Field(default_factory=ExchangeSpec, description="how replicas exchange gradients")
-    variation: VariationSpec | None = Field(
-        default=None, description="random factors on kernel times, unknown to the policies"
-    )
+    ] = Field(default_factory=ExchangeSpec)
+    """how replicas exchange gradients"""
+    variation: VariationSpec | None = None
+    """random factors on kernel times, unknown to the policies"""
     sharing: Annotated[
         SharingSpec, Effect(lambda run, workload: bool(workload.jobs), "with jobs", "one job runs at a time")
-    ] = Field(default_factory=SharingSpec, description="how jobs on one GPU share its time and memory")
+    ] = Field(default_factory=SharingSpec)
+    """how jobs on one GPU share its time and memory"""
 
     @model_validator(mode="after")
     def _one_kind(self) -> WorkloadSpec:
@@ -181,7 +171,8 @@ class PolicySpec(Spec):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str = Field(min_length=1, description="policy key, or module:Class")
+    name: str = Field(min_length=1)
+    """policy key, or module:Class"""
 
     def as_mapping(self) -> dict[str, Any]:
         """Name and parameters, as the registry of policies takes them."""
@@ -191,34 +182,29 @@ class PolicySpec(Spec):
 class RunConfig(Spec):
     """One run configuration; every cell is a trace under a policy on a system."""
 
-    name: PlainName = Field(default="run", description="name of the run, a column of the results")
-    workload: WorkloadSpec = Field(description="what is simulated")
-    system: SystemSpec = Field(description="machine: a preset, a mapping, or a preset with changes")
-    policies: tuple[Annotated[PolicySpec, _mapping_with("name")], ...] = Field(
-        min_length=1, description="policies to compare"
-    )
-    sweep: dict[str, tuple[Any, ...]] = Field(
-        default_factory=dict, description="values of dotted keys; every combination is run"
-    )
-    seed: Seeds = Field(
-        default=0, description="seed of everything random; of several, each gives its own row"
-    )
-    record: tuple[Table, ...] = Field(default=("summary",), description="tables to write")
-    compat: BehaviourSpec = Field(
-        default_factory=BehaviourSpec,
-        description="behaviour of memory management: a preset, a mapping, or a preset with changes",
-    )
-    uncertainty: UncertaintySpec | None = Field(
-        default=None,
-        description="how far times may be off: measured, a mapping, or both (preset: measured); cells also"
-        " run at the ends of that and in between",
-    )
-    output: str | None = Field(default=None, min_length=1, description="directory of the results")
-    resolved: bool = Field(
-        default=False,
-        strict=True,
-        description="written by a run: presets and defaults are spelled out, and keys that do nothing let be",
-    )
+    name: PlainName = "run"
+    """name of the run, a column of the results"""
+    workload: WorkloadSpec
+    """what is simulated"""
+    system: SystemSpec
+    """machine: a preset, a mapping, or a preset with changes"""
+    policies: tuple[Annotated[PolicySpec, _mapping_with("name")], ...] = Field(min_length=1)
+    """policies to compare"""
+    sweep: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    """values of dotted keys; every combination is run"""
+    seed: Seeds = 0
+    """seed of everything random; of several, each gives its own row"""
+    record: tuple[Table, ...] = ("summary",)
+    """tables to write"""
+    compat: BehaviourSpec = Field(default_factory=BehaviourSpec)
+    """behaviour of memory management: a preset, a mapping, or a preset with changes"""
+    uncertainty: UncertaintySpec | None = None
+    """how far times may be off: measured, a mapping, or both (preset: measured); cells also run at the ends
+    of that and in between"""
+    output: str | None = Field(default=None, min_length=1)
+    """directory of the results"""
+    resolved: bool = Field(default=False, strict=True)
+    """written by a run: presets and defaults are spelled out, and keys that do nothing let be"""
 
     @field_validator("policies")
     @classmethod

@@ -8,7 +8,7 @@ from typing import Any
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
 from g10sim.config.effects import effects_of
 from g10sim.config.presets import PRESET_KEY, ssd_names, system_names, uncertainty_names
-from g10sim.config.quantities import Spec
+from g10sim.config.quantities import Spec, descriptions
 from g10sim.config.run import RunConfig
 from g10sim.config.system import SystemSpec
 from g10sim.config.uncertainty import UncertaintySpec
@@ -19,12 +19,14 @@ _REFERENCE = "#/$defs/"
 def described_schema() -> dict[str, Any]:
     """Return the JSON Schema of the definitions, which says of keys that do not always count when they do."""
     schema = RunConfig.model_json_schema()
+    definitions = {**schema["$defs"], RunConfig.__name__: schema}
     parts = [*Spec.__subclasses__()]
     for part in parts:
         parts += part.__subclasses__()
-        for key, effect in effects_of(part).items() if part.__name__ in schema["$defs"] else ():
-            field = schema["$defs"][part.__name__]["properties"][key]
-            field["description"] += f"; counts {effect.where}"
+        effects, keys = effects_of(part), definitions.get(part.__name__, {}).get("properties", {})
+        for key, text in descriptions(part).items() if keys else ():
+            counts = f"; counts {effects[key].where}" if key in effects else ""
+            keys[key] = dict(sorted({**keys[key], "description": text + counts}.items()))
     return schema
 
 

@@ -23,17 +23,16 @@ class ExchangeSpec(Spec):
     PyTorch's DistributedDataParallel (``bucket_cap_mb``).
     """
 
-    method: Literal["ring", "host", "none"] = Field(
-        default="ring",
-        description="ring: all-reduce around a ring of the GPUs; host: each GPU sends its gradients to the"
-        " host, which adds them up, and fetches the sums; none: replicas do not wait for each other",
-    )
+    method: Literal["ring", "host", "none"] = "ring"
+    """ring: all-reduce around a ring of the GPUs; host: each GPU sends its gradients to the host, which adds
+    them up, and fetches the sums; none: replicas do not wait for each other"""
     bucket: Annotated[
         PositiveBytes,
         Effect(
             lambda run, exchange: exchange.method != "none", "with method ring or host", "nothing is sent"
         ),
-    ] = default_size("25 MiB", "gradients that are sent together, at least")
+    ] = default_size("25 MiB")
+    """gradients that are sent together, at least"""
 
 
 class SharingSpec(Spec):
@@ -42,11 +41,9 @@ class SharingSpec(Spec):
     Vendors do not publish the length of time slices; the default is of the order that GPUs show.
     """
 
-    compute: Literal["exclusive", "time_sliced", "concurrent"] = Field(
-        default="exclusive",
-        description="exclusive: one job after another; time_sliced: jobs in turn, a time slice each;"
-        " concurrent: kernels of all jobs at once, each slower",
-    )
+    compute: Literal["exclusive", "time_sliced", "concurrent"] = "exclusive"
+    """exclusive: one job after another; time_sliced: jobs in turn, a time slice each; concurrent: kernels of
+    all jobs at once, each slower"""
     time_slice: Annotated[
         PositiveDuration,
         Effect(
@@ -54,7 +51,8 @@ class SharingSpec(Spec):
             "with compute time_sliced",
             "jobs take no turns",
         ),
-    ] = default_time("2 ms", "longest turn of a job of priority 1; priority p has p times as long")
+    ] = default_time("2 ms")
+    """longest turn of a job of priority 1; priority p has p times as long"""
     slowdown: Annotated[
         float,
         Effect(
@@ -62,25 +60,14 @@ class SharingSpec(Spec):
             "with compute concurrent",
             "kernels of jobs do not run at once",
         ),
-    ] = Field(
-        default=1.0,
-        strict=True,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="how much each further job slows the others; n jobs run at 1 / (1 + (n - 1) slowdown)"
-        " of their speed: 0 not at all, 1 as if they took turns",
-    )
-    admission: Annotated[Literal["wait", "refuse"], BESIDE] = Field(
-        default="wait",
-        description="what becomes of a job that arrives while GPU memory is short:"
-        " wait its turn, or be refused",
-    )
-    admission_memory: Annotated[Literal["working_set", "live", "footprint"], BESIDE] = Field(
-        default="working_set",
-        description="what admitted jobs together must not need more of than GPU memory has: their largest"
-        " working sets, their most live bytes, or their footprints",
-    )
+    ] = Field(default=1.0, strict=True, ge=0, le=1, allow_inf_nan=False)
+    """how much each further job slows the others; n jobs run at 1 / (1 + (n - 1) slowdown) of their speed: 0
+    not at all, 1 as if they took turns"""
+    admission: Annotated[Literal["wait", "refuse"], BESIDE] = "wait"
+    """what becomes of a job that arrives while GPU memory is short: wait its turn, or be refused"""
+    admission_memory: Annotated[Literal["working_set", "live", "footprint"], BESIDE] = "working_set"
+    """what admitted jobs together must not need more of than GPU memory has: their largest working sets,
+    their most live bytes, or their footprints"""
 
 
 class VariationSpec(Spec):
@@ -95,11 +82,8 @@ class VariationSpec(Spec):
         Effect(
             lambda run, variation: variation.magnitude > 0, "with a magnitude above 0", "the magnitude is 0"
         ),
-    ] = Field(
-        default="uniform",
-        description="uniform: in [1 - magnitude, 1 + magnitude]; normal: standard deviation magnitude,"
-        " truncated to between 0 and 2",
-    )
-    magnitude: float = Field(
-        strict=True, ge=0, lt=1, allow_inf_nan=False, description="how far the factors depart from 1"
-    )
+    ] = "uniform"
+    """uniform: in [1 - magnitude, 1 + magnitude]; normal: standard deviation magnitude, truncated to between
+    0 and 2"""
+    magnitude: float = Field(strict=True, ge=0, lt=1, allow_inf_nan=False)
+    """how far the factors depart from 1"""

@@ -40,18 +40,13 @@ _ERASED = Effect(lambda run, ssd: not ssd.in_place, "without in_place", "the med
 class _Attached(Spec):
     """Attachment of an SSD of either model to the machine."""
 
-    path: Annotated[Literal["direct", "host"], LINKS] = Field(
-        default="direct",
-        description="between GPU and SSD. direct: peer to peer; host: through a buffer in host memory",
-    )
-    bounce: Annotated[parts.BounceSpec | None, parts.STOPS_OVER] = Field(
-        default=None, description="the buffer in host memory"
-    )
-    behind: Annotated[str | None, LINKS] = Field(
-        default=None,
-        description="name of the entry of `pcie.shared` below whose switch the SSD hangs; "
-        "none: it hangs on the root complex",
-    )
+    path: Annotated[Literal["direct", "host"], LINKS] = "direct"
+    """between GPU and SSD. direct: peer to peer; host: through a buffer in host memory"""
+    bounce: Annotated[parts.BounceSpec | None, parts.STOPS_OVER] = None
+    """the buffer in host memory"""
+    behind: Annotated[str | None, LINKS] = None
+    """name of the entry of `pcie.shared` below whose switch the SSD hangs; none: it hangs on the root complex
+    """
 
     @model_validator(mode="after")
     def _has_a_buffer(self) -> _Attached:
@@ -71,24 +66,26 @@ class SsdSpec(_Attached):
     rates.
     """
 
-    model: Literal["link"] = Field(default="link", description="fidelity of the flash model")
-    capacity: Bytes = Field(description="flash space for tensors, of one drive")
-    read_bandwidth: PositiveRate = Field(description="from one drive")
-    write_bandwidth: PositiveRate = Field(description="to one drive")
-    drives: int = Field(default=1, strict=True, ge=1, le=256, description="drives, striped")
-    stripe_efficiency: float | None = Field(
-        default=None, gt=0, le=1, description="share of the drives' rates that a stripe reaches; none: all"
-    )
-    latency: Latency = Field(description="of one access")
-    write_latency: Annotated[Duration | None, parts.WRITES_WAIT] = Field(
-        default=None, description="of one write; none: that of any access"
-    )
-    requests: parts.RequestsSpec | None = Field(
-        default=None, description="the host's part in each I/O; none: the drive alone limits rates"
-    )
-    write_cache: Annotated[parts.WriteCacheSpec | None, parts.IS_USED_UP] = Field(
-        default=None, description="cache that takes writes first; none: `write_bandwidth` lasts"
-    )
+    model: Literal["link"] = "link"
+    """fidelity of the flash model"""
+    capacity: Bytes
+    """flash space for tensors, of one drive"""
+    read_bandwidth: PositiveRate
+    """from one drive"""
+    write_bandwidth: PositiveRate
+    """to one drive"""
+    drives: int = Field(default=1, strict=True, ge=1, le=256)
+    """drives, striped"""
+    stripe_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """share of the drives' rates that a stripe reaches; none: all"""
+    latency: Latency
+    """of one access"""
+    write_latency: Annotated[Duration | None, parts.WRITES_WAIT] = None
+    """of one write; none: that of any access"""
+    requests: parts.RequestsSpec | None = None
+    """the host's part in each I/O; none: the drive alone limits rates"""
+    write_cache: Annotated[parts.WriteCacheSpec | None, parts.IS_USED_UP] = None
+    """cache that takes writes first; none: `write_bandwidth` lasts"""
 
     @model_validator(mode="after")
     def _stripes_have_drives(self) -> SsdSpec:
@@ -143,34 +140,43 @@ class SsdSpec(_Attached):
 class FlashSsdSpec(_Attached):
     """An SSD of flash: channels, dies and planes, a translation layer, garbage collection and wear."""
 
-    model: Literal["flash"] = Field(description="fidelity of the flash model")
-    drives: int = Field(default=1, strict=True, ge=1, le=256, description="drives, striped")
-    interface: PositiveRate = Field(
-        description="link of one drive, in each direction, packet headers deducted"
-    )
-    channels: Count = Field(description="channels of one drive")
-    dies: Count = Field(description="dies of one channel")
-    planes: Count = Field(description="planes of one die")
-    blocks: int = Field(strict=True, ge=8, le=MOST, description="blocks of one plane")
-    pages: Count = Field(description="pages of one block")
-    page_size: PositiveBytes = Field(description="page of the flash")
-    bus: PositiveRate = Field(description="of one channel")
-    read: PositiveDuration = Field(description="time in which a die reads a page")
-    program: PositiveDuration = Field(description="time in which a die programs a page")
-    erase: Annotated[Duration, _ERASED] = Field(description="time in which a die erases a block")
-    read_command: Duration = default_time(
-        "290 ns", "on the channel, to one plane (MQSim: ONFI command and address cycles)"
-    )
-    read_command_plane: Annotated[Duration, _PLANES] = default_time("650 ns", "more for each further plane")
-    program_command: Duration = default_time("361 ns", "on the channel, to one plane (MQSim)")
-    program_command_plane: Annotated[Duration, _PLANES] = default_time(
-        "816 ns", "more for each further plane"
-    )
-    channel_order: Literal["pipelined", "rounds"] = Field(
-        default="pipelined",
-        description="pipelined: a channel never waits while a die has data; rounds: all its dies get a read "
-        "command, then all deliver",
-    )
+    model: Literal["flash"]
+    """fidelity of the flash model"""
+    drives: int = Field(default=1, strict=True, ge=1, le=256)
+    """drives, striped"""
+    interface: PositiveRate
+    """link of one drive, in each direction, packet headers deducted"""
+    channels: Count
+    """channels of one drive"""
+    dies: Count
+    """dies of one channel"""
+    planes: Count
+    """planes of one die"""
+    blocks: int = Field(strict=True, ge=8, le=MOST)
+    """blocks of one plane"""
+    pages: Count
+    """pages of one block"""
+    page_size: PositiveBytes
+    """page of the flash"""
+    bus: PositiveRate
+    """of one channel"""
+    read: PositiveDuration
+    """time in which a die reads a page"""
+    program: PositiveDuration
+    """time in which a die programs a page"""
+    erase: Annotated[Duration, _ERASED]
+    """time in which a die erases a block"""
+    read_command: Duration = default_time("290 ns")
+    """on the channel, to one plane (MQSim: ONFI command and address cycles)"""
+    read_command_plane: Annotated[Duration, _PLANES] = default_time("650 ns")
+    """more for each further plane"""
+    program_command: Duration = default_time("361 ns")
+    """on the channel, to one plane (MQSim)"""
+    program_command_plane: Annotated[Duration, _PLANES] = default_time("816 ns")
+    """more for each further plane"""
+    channel_order: Literal["pipelined", "rounds"] = "pipelined"
+    """pipelined: a channel never waits while a die has data; rounds: all its dies get a read command, then
+    all deliver"""
     copy_planes: Annotated[
         Count | None,
         Effect(
@@ -178,52 +184,41 @@ class FlashSsdSpec(_Attached):
             "with several planes and without in_place",
             "a die has one plane, or there is no garbage",
         ),
-    ] = Field(
-        default=None,
-        description="planes that a program command of garbage collection serves; none: all of a die",
-    )
-    controller_latency: Duration = Field(description="of one access, in addition to flash and channel")
-    request_size: PositiveBytes = default_size("1 MiB", "in which migrations are handed to a drive")
-    queue_depth: int = Field(
-        default=32, strict=True, ge=1, le=65_536, description="requests that a drive is handed at a time"
-    )
-    write_buffer: Bytes = Field(description="in one drive's memory; 0 B: none")
+    ] = None
+    """planes that a program command of garbage collection serves; none: all of a die"""
+    controller_latency: Duration
+    """of one access, in addition to flash and channel"""
+    request_size: PositiveBytes = default_size("1 MiB")
+    """in which migrations are handed to a drive"""
+    queue_depth: int = Field(default=32, strict=True, ge=1, le=65_536)
+    """requests that a drive is handed at a time"""
+    write_buffer: Bytes
+    """in one drive's memory; 0 B: none"""
     write_window: Annotated[
         Count,
         Effect(lambda run, ssd: ssd.write_buffer > 0, "with a write_buffer", "there is no write buffer"),
-    ] = Field(default=2, description="pages per plane that the buffer hands out at a time")
-    slc: parts.SlcSpec | None = Field(
-        default=None, description="part written with one bit per cell; none: there is none"
-    )
-    overprovisioning: parts.PositiveShare = Field(
-        description="share of the flash that is not offered as capacity"
-    )
-    collection: Annotated[parts.CollectionSpec, _ERASED] = Field(
-        description="garbage collection: when it starts, and what it takes"
-    )
-    in_place: bool = Field(
-        default=False, strict=True, description="the medium is overwritten in place: no erasing, no garbage"
-    )
+    ] = 2
+    """pages per plane that the buffer hands out at a time"""
+    slc: parts.SlcSpec | None = None
+    """part written with one bit per cell; none: there is none"""
+    overprovisioning: parts.PositiveShare
+    """share of the flash that is not offered as capacity"""
+    collection: Annotated[parts.CollectionSpec, _ERASED]
+    """garbage collection: when it starts, and what it takes"""
+    in_place: bool = Field(default=False, strict=True)
+    """the medium is overwritten in place: no erasing, no garbage"""
     rating: parts.RatingSpec
-    write_floor: Share = Field(
-        default=0.1, description="share of the array that reads leave to writes that wait"
-    )
-    trim: Annotated[bool, _ERASED] = Field(
-        default=True, strict=True, description="whether the drive is told of tensors that are dead or fetched"
-    )
-    streams: Annotated[int, _ERASED] = Field(
-        default=1,
-        strict=True,
-        ge=1,
-        le=64,
-        description="superblocks that are filled side by side, each with tensors that die at a time",
-    )
-    occupied: Share = Field(default=0, description="share of the capacity that lasting data of others fills")
-    condition: Annotated[Literal["fresh", "sequential", "random"], _ERASED] = Field(
-        default="fresh",
-        description="before time starts. fresh: erased; sequential: written once from end to end; random: "
-        "overwritten at random, so that lasting data is spread over all superblocks",
-    )
+    write_floor: Share = 0.1
+    """share of the array that reads leave to writes that wait"""
+    trim: Annotated[bool, _ERASED] = Field(default=True, strict=True)
+    """whether the drive is told of tensors that are dead or fetched"""
+    streams: Annotated[int, _ERASED] = Field(default=1, strict=True, ge=1, le=64)
+    """superblocks that are filled side by side, each with tensors that die at a time"""
+    occupied: Share = 0
+    """share of the capacity that lasting data of others fills"""
+    condition: Annotated[Literal["fresh", "sequential", "random"], _ERASED] = "fresh"
+    """before time starts. fresh: erased; sequential: written once from end to end; random: overwritten at
+    random, so that lasting data is spread over all superblocks"""
 
     @model_validator(mode="after")
     def _leaves_room_to_work(self) -> FlashSsdSpec:

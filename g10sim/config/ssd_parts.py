@@ -32,8 +32,10 @@ def times_rate(rate: int, factor: Fraction) -> int:
 class BounceSpec(Spec):
     """Copies between GPU and SSD that stop over in host memory (``path: host``)."""
 
-    bandwidth: PositiveRate = Field(description="of the buffer in host memory, both directions together")
-    latency: Latency = Field(description="that stopping over adds to an access")
+    bandwidth: PositiveRate
+    """of the buffer in host memory, both directions together"""
+    latency: Latency
+    """that stopping over adds to an access"""
 
 
 class RequestsSpec(Spec):
@@ -43,15 +45,16 @@ class RequestsSpec(Spec):
     request takes ``host`` on its way through the host, and the drive's latency and its time on the drive.
     """
 
-    size: PositiveBytes = default_size("1 MiB", "of one request")
-    depth: int = Field(default=32, strict=True, ge=1, le=65_536, description="requests of a thread at a time")
-    threads: int = Field(default=1, strict=True, ge=1, le=4096, description="threads that submit")
-    host: Duration = Field(
-        default=0, validate_default=False, description="of submitting and completing one: its latency"
-    )
-    cpu: Duration = Field(
-        default=0, validate_default=False, description="of a thread for each of its requests"
-    )
+    size: PositiveBytes = default_size("1 MiB")
+    """of one request"""
+    depth: int = Field(default=32, strict=True, ge=1, le=65_536)
+    """requests of a thread at a time"""
+    threads: int = Field(default=1, strict=True, ge=1, le=4096)
+    """threads that submit"""
+    host: Duration = Field(default=0, validate_default=False)
+    """of submitting and completing one: its latency"""
+    cpu: Duration = Field(default=0, validate_default=False)
+    """of a thread for each of its requests"""
 
     def rate(self, bandwidth: int, latency: int, drives: int) -> int:
         """Return the bytes/second of drives with some bandwidth together and a latency (picoseconds).
@@ -78,8 +81,10 @@ class WriteCacheSpec(Spec):
     ``sustained``. Nothing empties it: makers and reviews say that idle drives do so, but no rate of it.
     """
 
-    capacity: Bytes = Field(description="bytes that one drive writes at its own rate; 0 B: it is used up")
-    sustained: PositiveRate = Field(description="to one drive once it is used up")
+    capacity: Bytes
+    """bytes that one drive writes at its own rate; 0 B: it is used up"""
+    sustained: PositiveRate
+    """to one drive once it is used up"""
 
     def times(self, factor: Fraction) -> Self:
         """Return a cache of the same size; once it is used up, the drive is as many times as fast."""
@@ -106,17 +111,15 @@ STOPS_OVER = Effect(
 class CollectionSpec(Spec):
     """Garbage collection: when it starts, when writes have to wait for it, and what it takes."""
 
-    start: PositiveShare = Field(description="share of erased superblocks below which it starts")
-    urgent: PositiveShare = Field(description="share below which writes go no faster than it makes room")
-    victims: Literal["greedy", "oldest"] = Field(
-        default="greedy",
-        description="greedy: the superblock with the fewest valid bytes; oldest: the one filled first",
-    )
-    at_once: Count = Field(
-        default=1,
-        description="superblocks that are chosen at a time at most, one for each that is missing to `start`; "
-        "what is valid in them then is copied, one superblock after the other",
-    )
+    start: PositiveShare
+    """share of erased superblocks below which it starts"""
+    urgent: PositiveShare
+    """share below which writes go no faster than it makes room"""
+    victims: Literal["greedy", "oldest"] = "greedy"
+    """greedy: the superblock with the fewest valid bytes; oldest: the one filled first"""
+    at_once: Count = 1
+    """superblocks that are chosen at a time at most, one for each that is missing to `start`; what is valid
+    in them then is copied, one superblock after the other"""
 
     @model_validator(mode="after")
     def _starts_before_it_is_urgent(self) -> CollectionSpec:
@@ -128,16 +131,21 @@ class CollectionSpec(Spec):
 class SlcSpec(Spec):
     """A part of the flash that is written with one bit per cell, and moved to the rest in idle time."""
 
-    capacity: PositiveBytes = Field(description="that it takes in one drive")
-    program: PositiveDuration = Field(description="time of a page in it")
+    capacity: PositiveBytes
+    """that it takes in one drive"""
+    program: PositiveDuration
+    """time of a page in it"""
 
 
 class RatingSpec(Spec):
     """Promises of the maker."""
 
-    cycles: Count = Field(description="program/erase cycles of a block")
-    written: PositiveBytes = Field(description="host writes that one drive endures in its warranty")
-    years: float = Field(gt=0, le=100, description="length of the warranty, in which they may be written")
+    cycles: Count
+    """program/erase cycles of a block"""
+    written: PositiveBytes
+    """host writes that one drive endures in its warranty"""
+    years: float = Field(gt=0, le=100)
+    """length of the warranty, in which they may be written"""
 
 
 def check_buffer(drive: Any) -> None:

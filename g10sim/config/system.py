@@ -35,9 +35,8 @@ class CopyContentionSpec(Spec):
     copies ran (measured; dataflowml, docs/throughput.md, 2025).
     """
 
-    share: float = Field(
-        default=0.06, gt=0, lt=1, description="of a kernel's speed, while copies fill the link both ways"
-    )
+    share: float = Field(default=0.06, gt=0, lt=1)
+    """of a kernel's speed, while copies fill the link both ways"""
 
 
 class GpuSpec(Spec):
@@ -50,28 +49,29 @@ class GpuSpec(Spec):
     granularity of the unified memory, ``allocation_rate`` the speed of mapping and zeroing new pages.
     """
 
-    name: str = Field(
-        default="", description="which GPU, such as a100-40g: traces timed for another are told; empty: any"
-    )
+    name: str = ""
+    """which GPU, such as a100-40g: traces timed for another are told; empty: any"""
     count: Annotated[
         int,
         Effect(
             lambda run, gpu: run.last_gpu > 0, "with replicas, or jobs on several GPUs", "one GPU has jobs"
         ),
-    ] = Field(default=1, strict=True, ge=1, le=1024, description="number of GPUs")
-    memory: PositiveBytes = Field(description="HBM of one GPU")
-    context_memory: Bytes = default_size(
-        "0 B", "of that, what each job on the GPU takes in addition to its tensors: its CUDA context"
-    )
-    workspace_memory: Bytes = default_size(
-        "0 B", "of that, what libraries take for scratch in each job: cuBLAS, cuDNN"
-    )
-    clock: PositiveFrequency = Field(description="clock of the simulated cycles")
-    page_size: PositiveBytes = default_size("4 KiB", "page of the unified memory")
-    allocation_rate: PositiveRate = Field(description="speed of mapping new pages")
-    copy_contention: Annotated[CopyContentionSpec | None, LINKS] = Field(
-        default=None, description="copies slow kernels down; none: they do not"
-    )
+    ] = Field(default=1, strict=True, ge=1, le=1024)
+    """number of GPUs"""
+    memory: PositiveBytes
+    """HBM of one GPU"""
+    context_memory: Bytes = default_size("0 B")
+    """of that, what each job on the GPU takes in addition to its tensors: its CUDA context"""
+    workspace_memory: Bytes = default_size("0 B")
+    """of that, what libraries take for scratch in each job: cuBLAS, cuDNN"""
+    clock: PositiveFrequency
+    """clock of the simulated cycles"""
+    page_size: PositiveBytes = default_size("4 KiB")
+    """page of the unified memory"""
+    allocation_rate: PositiveRate
+    """speed of mapping new pages"""
+    copy_contention: Annotated[CopyContentionSpec | None, LINKS] = None
+    """copies slow kernels down; none: they do not"""
 
     @property
     def beside_tensors(self) -> int:
@@ -102,22 +102,18 @@ class PageFaultSpec(Spec):
     in GPUs, ASPLOS 2020) propose to do both at a time (``overlapped``).
     """
 
-    latency: Latency = Field(description="of handling one batch of faults")
-    batch: Annotated[int | None, _FLUID] = Field(
-        default=None, strict=True, ge=1, description="most faults of a batch, one per page; null: any number"
-    )
-    leaf: Annotated[PositiveBytes, _BATCH] = default_size("64 KiB", "bytes that a fault brings in at least")
-    threshold: Annotated[float, _BATCH] = Field(
-        default=0.51, ge=0.0, le=1.0, description="share of a subtree above which the rest of it is fetched"
-    )
-    group: PositiveBytes = default_size(
-        "2 MiB", "block of addresses beyond which no batch and no subtree reaches"
-    )
-    eviction: Annotated[Literal["overlapped", "serial"], _FLUID] = Field(
-        default="overlapped",
-        description="of pages that make room for those that faulted. overlapped: while these arrive;"
-        " serial: before",
-    )
+    latency: Latency
+    """of handling one batch of faults"""
+    batch: Annotated[int | None, _FLUID] = Field(default=None, strict=True, ge=1)
+    """most faults of a batch, one per page; null: any number"""
+    leaf: Annotated[PositiveBytes, _BATCH] = default_size("64 KiB")
+    """bytes that a fault brings in at least"""
+    threshold: Annotated[float, _BATCH] = Field(default=0.51, ge=0.0, le=1.0)
+    """share of a subtree above which the rest of it is fetched"""
+    group: PositiveBytes = default_size("2 MiB")
+    """block of addresses beyond which no batch and no subtree reaches"""
+    eviction: Annotated[Literal["overlapped", "serial"], _FLUID] = "overlapped"
+    """of pages that make room for those that faulted. overlapped: while these arrive; serial: before"""
 
 
 class SystemSpec(Displayed, Spec):
@@ -127,16 +123,15 @@ class SystemSpec(Displayed, Spec):
     description: str = ""
     gpu: GpuSpec
     host: HostSpec
-    cpu: CpuSpec | None = Field(default=None, description="processors; none: no kernel can use one")
+    cpu: CpuSpec | None = None
+    """processors; none: no kernel can use one"""
     ssd: Annotated[
         AnySsdSpec | None,
         Effect(lambda run, system: "ssd" in run.tiers, "with ssd among the tiers", "it is no tier"),
-    ] = Field(description="the drive: two rates and a latency, or flash")
-    tiers: tuple[TierEntry, ...] | None = Field(
-        default=None,
-        min_length=1,
-        description="memory tiers, fastest first: host and ssd stand for these sections; none: host, ssd",
-    )
+    ]
+    """the drive: two rates and a latency, or flash"""
+    tiers: tuple[TierEntry, ...] | None = Field(default=None, min_length=1)
+    """memory tiers, fastest first: host and ssd stand for these sections; none: host, ssd"""
     pcie: PcieSpec
     nvlink: Annotated[
         NvlinkSpec | None,
@@ -145,7 +140,8 @@ class SystemSpec(Displayed, Spec):
             "with replicas that exchange gradients around a ring, jobs on several GPUs, or a tier at one",
             "no GPU sends to another",
         ),
-    ] = Field(default=None, description="links between GPUs; none: over PCIe")
+    ] = None
+    """links between GPUs; none: over PCIe"""
     page_fault: PageFaultSpec
     sources: dict[str, str] = Field(default_factory=dict)
 

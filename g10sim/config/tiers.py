@@ -43,14 +43,18 @@ class MemoryTierSpec(Spec):
 
     name: TierName
     kind: Literal["memory"] = "memory"
-    capacity: Bytes = Field(description="space for tensors")
-    read: PositiveRate | None = Field(default=None, description="from it; none: as fast as its path")
-    write: PositiveRate | None = Field(default=None, description="to it; none: as fast as its path")
-    latency: Latency = Field(default=0, validate_default=False, description="of one access")
-    at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
-    kernel_access: Annotated[KernelAccessSpec | None, ACCESSED] = Field(
-        default=None, description="kernels can use tensors where they lie; none: they cannot"
-    )
+    capacity: Bytes
+    """space for tensors"""
+    read: PositiveRate | None = None
+    """from it; none: as fast as its path"""
+    write: PositiveRate | None = None
+    """to it; none: as fast as its path"""
+    latency: Latency = Field(default=0, validate_default=False)
+    """of one access"""
+    at: str | None = None
+    """socket, shared link or GPU; none: the root complex"""
+    kernel_access: Annotated[KernelAccessSpec | None, ACCESSED] = None
+    """kernels can use tensors where they lie; none: they cannot"""
 
 
 _OF_THE_DRIVE = replace(parts.IS_USED_UP, counts=lambda run, ssd: parts.IS_USED_UP.counts(run, ssd.drive))
@@ -61,29 +65,32 @@ class SsdTierSpec(Spec):
 
     name: TierName
     kind: Literal["ssd"]
-    model: Literal["link"] = Field(default="link", description="fidelity of the flash model")
-    capacity: Bytes = Field(description="flash space for tensors, of one drive")
-    read: PositiveRate = Field(description="from one drive")
-    write: PositiveRate = Field(description="to one drive")
-    latency: Latency = Field(description="of one access")
-    write_latency: Annotated[Duration | None, parts.WRITES_WAIT] = Field(
-        default=None, description="of one write; none: that of any access"
-    )
-    at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
-    drives: int = Field(default=1, strict=True, ge=1, le=256, description="drives, striped")
-    stripe_efficiency: float | None = Field(
-        default=None, gt=0, le=1, description="share of the drives' rates that a stripe reaches; none: all"
-    )
-    requests: parts.RequestsSpec | None = Field(default=None, description="the host's part in each I/O")
-    write_cache: Annotated[parts.WriteCacheSpec | None, _OF_THE_DRIVE] = Field(
-        default=None, description="cache that takes writes first"
-    )
-    path: Literal["direct", "host"] = Field(
-        default="direct", description="between GPU and SSD, as in the section `ssd`"
-    )
-    bounce: Annotated[parts.BounceSpec | None, parts.STOPS_OVER] = Field(
-        default=None, description="the buffer in host memory"
-    )
+    model: Literal["link"] = "link"
+    """fidelity of the flash model"""
+    capacity: Bytes
+    """flash space for tensors, of one drive"""
+    read: PositiveRate
+    """from one drive"""
+    write: PositiveRate
+    """to one drive"""
+    latency: Latency
+    """of one access"""
+    write_latency: Annotated[Duration | None, parts.WRITES_WAIT] = None
+    """of one write; none: that of any access"""
+    at: str | None = None
+    """socket, shared link or GPU; none: the root complex"""
+    drives: int = Field(default=1, strict=True, ge=1, le=256)
+    """drives, striped"""
+    stripe_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """share of the drives' rates that a stripe reaches; none: all"""
+    requests: parts.RequestsSpec | None = None
+    """the host's part in each I/O"""
+    write_cache: Annotated[parts.WriteCacheSpec | None, _OF_THE_DRIVE] = None
+    """cache that takes writes first"""
+    path: Literal["direct", "host"] = "direct"
+    """between GPU and SSD, as in the section `ssd`"""
+    bounce: Annotated[parts.BounceSpec | None, parts.STOPS_OVER] = None
+    """the buffer in host memory"""
 
     @property
     def drive(self) -> SsdSpec:
@@ -103,7 +110,8 @@ class FlashTierSpec(FlashSsdSpec):
 
     name: TierName
     kind: Literal["ssd"]
-    at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
+    at: str | None = None
+    """socket, shared link or GPU; none: the root complex"""
 
     @property
     def drive(self) -> FlashSsdSpec:

@@ -28,11 +28,15 @@ class UncertaintySpec(Spec):
     operators, one for links, drives and page faults each.
     """
 
-    kernels: Span = Field(default=CERTAIN, description="times of kernels")
-    links: Span = Field(default=CERTAIN, description="times of bytes on links, and of starting copies")
-    drives: Span = Field(default=CERTAIN, description="times of bytes on drives, and of accesses")
-    faults: Span = Field(default=CERTAIN, description="times of handling page faults")
-    draws: int = Field(
-        default=4, strict=True, ge=0, le=64, description="cells in addition to the four corners"
-    )
-    sources: dict[str, str] = Field(default_factory=dict, description="where factors come from, by key")
+    kernels: Span = CERTAIN
+    """times of kernels"""
+    links: Span = CERTAIN
+    """times of bytes on links, and of starting copies"""
+    drives: Span = CERTAIN
+    """times of bytes on drives, and of accesses"""
+    faults: Span = CERTAIN
+    """times of handling page faults"""
+    draws: int = Field(default=4, strict=True, ge=0, le=64)
+    """cells in addition to the four corners"""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """where factors come from, by key"""

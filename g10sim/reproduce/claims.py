@@ -46,24 +46,28 @@ Range: TypeAlias = tuple[float, float]
 class TracesSpec(Spec):
     """The published traces that an experiment takes in place of bundled ones, where they are at hand."""
 
-    traces: tuple[str, ...] = Field(
-        min_length=1, description="MODEL/BATCH, below traces/ of the published data"
-    )
-    settings: tuple[str, ...] = Field(default=(), description="further settings, key=value")
+    traces: tuple[str, ...] = Field(min_length=1)
+    """MODEL/BATCH, below traces/ of the published data"""
+    settings: tuple[str, ...] = ()
+    """further settings, key=value"""
 
 
 class ExperimentSpec(Spec):
     """Settings that shorten an experiment, and those for published traces."""
 
-    quick: tuple[str, ...] = Field(default=(), description="settings of the short run, key=value")
-    published: TracesSpec | None = Field(default=None, description="published traces")
+    quick: tuple[str, ...] = ()
+    """settings of the short run, key=value"""
+    published: TracesSpec | None = None
+    """published traces"""
 
 
 class TestedSpec(Spec):
     """Another measure of the same experiment: what a mechanism, switched on or off, changes."""
 
-    says: str = Field(min_length=1, description="what differs")
-    experiment: str | None = Field(default=None, description="experiment, if it is another one")
+    says: str = Field(min_length=1)
+    """what differs"""
+    experiment: str | None = None
+    """experiment, if it is another one"""
     measure: Measure
 
 
@@ -71,20 +75,27 @@ class ClaimSpec(Spec):
     """One published number: where it stands, what it means, how it is measured, what counts as the same."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
-    system: str = Field(min_length=1, description="design that the claim is about")
-    source: str = Field(min_length=1, description="where the number is from")
-    says: str = Field(min_length=1, description="the claim")
-    means: str = Field(min_length=1, description="its average and its cells, and ours where they differ")
+    system: str = Field(min_length=1)
+    """design that the claim is about"""
+    source: str = Field(min_length=1)
+    """where the number is from"""
+    says: str = Field(min_length=1)
+    """the claim"""
+    means: str = Field(min_length=1)
+    """its average and its cells, and ours where they differ"""
     published: float = Field(allow_inf_nan=False)
     unit: Literal["percent", "factor", "number"] = "percent"
-    reproduced: Range = Field(description="values that reproduce the claim")
-    in_range: Range = Field(description="values near enough to say so")
-    experiment: str = Field(description="name of an experiment of the list")
+    reproduced: Range
+    """values that reproduce the claim"""
+    in_range: Range
+    """values near enough to say so"""
+    experiment: str
+    """name of an experiment of the list"""
     measure: Measure
-    lacks: str = Field(
-        default="", description="mechanism or datum that is missing where it is not reproduced"
-    )
-    tested: tuple[TestedSpec, ...] = Field(default=(), description="what was switched on or off to see that")
+    lacks: str = ""
+    """mechanism or datum that is missing where it is not reproduced"""
+    tested: tuple[TestedSpec, ...] = ()
+    """what was switched on or off to see that"""
 
     @model_validator(mode="after")
     def _ranges_are_nested(self) -> ClaimSpec:

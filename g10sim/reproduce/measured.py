@@ -52,28 +52,38 @@ class RowSpec(Spec):
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
-    of: str = Field(min_length=1, description="class of rows that it is judged with")
-    part: Part = Field(description="part of a machine whose times it tests, or memory")
-    source: str = Field(min_length=1, description="name of a source of the list")
+    of: str = Field(min_length=1)
+    """class of rows that it is judged with"""
+    part: Part
+    """part of a machine whose times it tests, or memory"""
+    source: str = Field(min_length=1)
+    """name of a source of the list"""
     machine: str = Field(min_length=1)
-    says: str = Field(min_length=1, description="what was measured")
-    capture: str | None = Field(
-        default=None, description="words of 'g10sim trace capture' without those of --gpu and -o"
-    )
-    trace: str | None = Field(default=None, description="trace file")
-    scan: ScanSpec | None = Field(default=None, description="kernels that read tensors in turn")
-    cpu_layers: int = Field(default=0, ge=0, description="layers, the first ones, that run on the CPU")
-    cpu_modules: tuple[str, ...] = Field(default=(), description="other modules on the CPU: parts of paths")
-    gpu: str | None = Field(default=None, description="GPU whose kernel times are simulated")
-    run: dict[str, Any] = Field(description="run configuration without its trace")
+    says: str = Field(min_length=1)
+    """what was measured"""
+    capture: str | None = None
+    """words of 'g10sim trace capture' without those of --gpu and -o"""
+    trace: str | None = None
+    """trace file"""
+    scan: ScanSpec | None = None
+    """kernels that read tensors in turn"""
+    cpu_layers: int = Field(default=0, ge=0)
+    """layers, the first ones, that run on the CPU"""
+    cpu_modules: tuple[str, ...] = ()
+    """other modules on the CPU: parts of paths"""
+    gpu: str | None = None
+    """GPU whose kernel times are simulated"""
+    run: dict[str, Any]
+    """run configuration without its trace"""
     measure: Measure
     measured: float = Field(gt=0, allow_inf_nan=False)
     unit: str = Field(min_length=1)
-    used: Literal["fitted", "predicted"] = Field(
-        description="fitted: a number of g10sim was chosen with it in view; predicted: none was"
-    )
-    lacks: str = Field(default="", description="what is known to be missing from the simulation")
-    cannot: str = Field(default="", description="why it cannot be simulated")
+    used: Literal["fitted", "predicted"]
+    """fitted: a number of g10sim was chosen with it in view; predicted: none was"""
+    lacks: str = ""
+    """what is known to be missing from the simulation"""
+    cannot: str = ""
+    """why it cannot be simulated"""
 
     @model_validator(mode="after")
     def _one_workload(self) -> RowSpec:
@@ -95,7 +105,8 @@ class RowSpec(Spec):
 class MeasuredSpec(Spec):
     """A list of rows with its sources, by name. ``defaults`` holds keys of rows that do not give them."""
 
-    sources: dict[str, str] = Field(description="repository or paper, file and date, by name")
+    sources: dict[str, str]
+    """repository or paper, file and date, by name"""
     defaults: dict[str, Any] = Field(default={})
     rows: tuple[RowSpec, ...] = Field(min_length=1)
 

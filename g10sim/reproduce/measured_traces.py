@@ -34,12 +34,14 @@ Capture: TypeAlias = Callable[[Sequence[str], Path], None]
 class ScanSpec(Spec):
     """Kernels that use tensors one after the other, each once an iteration: a stream over a link."""
 
-    tensors: int = Field(ge=1, le=100_000, description="number of tensors, and of kernels")
-    size: PositiveBytes = Field(description="size of each tensor")
-    kernel: PositiveDuration = Field(description="time of each kernel with its tensor on the GPU")
-    use: Literal["read", "first_touch"] = Field(
-        default="read", description="read: tensors lie below the GPU; first_touch: new ones are written"
-    )
+    tensors: int = Field(ge=1, le=100_000)
+    """number of tensors, and of kernels"""
+    size: PositiveBytes
+    """size of each tensor"""
+    kernel: PositiveDuration
+    """time of each kernel with its tensor on the GPU"""
+    use: Literal["read", "first_touch"] = "read"
+    """read: tensors lie below the GPU; first_touch: new ones are written"""
 
     def trace(self, name: str) -> Trace:
         """Return the trace; its time base is picoseconds."""

@@ -56,17 +56,23 @@ class Comparison(Spec):
     """
 
     of: Literal["comparison"]
-    column: str = Field(description="column of results")
-    policy: str = Field(description="policy as results name it")
-    against: str = Field(description="policy to compare with")
-    against_column: str | None = Field(default=None, description="its column, if it is another one")
-    value: As = Field(
-        description="speedup: other/own; improvement: other/own - 1; reduction: 1 - own/other; "
-        "ratio: own/other; increase: own/other - 1"
-    )
-    average: Average = Field(default="mean", description="over cells")
-    where: Where = Field(default_factory=dict, description="values of columns of the policy's cells")
-    against_where: Where | None = Field(default=None, description="those of the other's; none: the same")
+    column: str
+    """column of results"""
+    policy: str
+    """policy as results name it"""
+    against: str
+    """policy to compare with"""
+    against_column: str | None = None
+    """its column, if it is another one"""
+    value: As
+    """speedup: other/own; improvement: other/own - 1; reduction: 1 - own/other; ratio: own/other; increase:
+    own/other - 1"""
+    average: Average = "mean"
+    """over cells"""
+    where: Where = Field(default_factory=dict)
+    """values of columns of the policy's cells"""
+    against_where: Where | None = None
+    """those of the other's; none: the same"""
 
     def measure(self, directory: Path) -> Measured:
         """Compare cells of a directory of results. Raises ConfigError for unknown columns and policies."""
@@ -91,11 +97,16 @@ class Quantity(Spec):
     """A column of results in another unit: times a number, or a number over it."""
 
     of: Literal["quantity"]
-    column: str = Field(description="column of results")
-    policy: str | None = Field(default=None, description="policy as results name it; none: the only one")
-    times: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="factor of the column")
-    over: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="what it divides")
-    average: Average = Field(default="mean", description="over cells")
+    column: str
+    """column of results"""
+    policy: str | None = None
+    """policy as results name it; none: the only one"""
+    times: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """factor of the column"""
+    over: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """what it divides"""
+    average: Average = "mean"
+    """over cells"""
 
     @model_validator(mode="after")
     def _one_way(self) -> Quantity:
@@ -122,14 +133,16 @@ class StaticSaving(Spec):
     """Memory that a policy saves against a network-wide static allocation of the same trace (vDNN)."""
 
     of: Literal["static"]
-    column: str = Field(description="column of results, in bytes")
-    policy: str = Field(description="policy as results name it")
-    trace: str | None = Field(default=None, description="only this trace, by its file's name")
-    leaves_out: Literal["nothing", "weights", "weights and their gradients"] = Field(
-        default="nothing",
-        description="memory of the policy that does not count; that of the allocation all does",
-    )
-    average: Average = Field(default="mean", description="over cells")
+    column: str
+    """column of results, in bytes"""
+    policy: str
+    """policy as results name it"""
+    trace: str | None = None
+    """only this trace, by its file's name"""
+    leaves_out: Literal["nothing", "weights", "weights and their gradients"] = "nothing"
+    """memory of the policy that does not count; that of the allocation all does"""
+    average: Average = "mean"
+    """over cells"""
 
     def measure(self, directory: Path) -> Measured:
         """Return 1 - column / static allocation. Raises ConfigError and TraceError."""
@@ -156,9 +169,12 @@ class JoinBound(Spec):
     """The most that vDNN++ can win over vDNN by not waiting for copies at the end of layers."""
 
     of: Literal["join_bound"]
-    offload: Literal["all", "conv", "alternate"] = Field(description="layers that offload")
-    link: str = Field(description="column with the rate of each direction of the link")
-    average: Average = Field(default="highest", description="over cells")
+    offload: Literal["all", "conv", "alternate"]
+    """layers that offload"""
+    link: str
+    """column with the rate of each direction of the link"""
+    average: Average = "highest"
+    """over cells"""
 
     def measure(self, directory: Path) -> Measured:
         """Return the bound of every trace and link. Raises ConfigError and TraceError."""
@@ -178,16 +194,18 @@ class Saving(Spec):
     """Memory saved and time added against a policy that keeps everything, as TENSILE's authors count it."""
 
     of: Literal["saving"]
-    ratio: Literal["msr", "eor"] = Field(description="memory saving ratio or extra overhead ratio")
-    policy: str = Field(description="policy as results name it")
-    vanilla: str = Field(description="policy that keeps everything")
-    context: Bytes | None = Field(
-        default=None, description="memory of each job beyond its tensors; none: as in the runs"
-    )
-    average: Average = Field(default="mean", description="over cells")
-    published: Mapping[str, float] | None = Field(
-        default=None, description="ratio by trace; the value is then the mean distance to these"
-    )
+    ratio: Literal["msr", "eor"]
+    """memory saving ratio or extra overhead ratio"""
+    policy: str
+    """policy as results name it"""
+    vanilla: str
+    """policy that keeps everything"""
+    context: Bytes | None = None
+    """memory of each job beyond its tensors; none: as in the runs"""
+    average: Average = "mean"
+    """over cells"""
+    published: Mapping[str, float] | None = None
+    """ratio by trace; the value is then the mean distance to these"""
 
     def measure(self, directory: Path) -> Measured:
         """Return the ratio, or how far it is from published ones. Raises ConfigError."""
@@ -203,13 +221,16 @@ class Wins(Spec):
     """Cases in which a policy saves at least as much memory as all others, at no more overhead."""
 
     of: Literal["wins"]
-    policy: str = Field(description="policy as results name it")
-    over: tuple[str, ...] = Field(min_length=1, description="policies that it is compared with")
-    vanilla: str = Field(description="policy that keeps everything")
-    context: Bytes | None = Field(
-        default=None, description="memory of each job beyond its tensors; none: as in the runs"
-    )
-    tolerance: float = Field(default=0.0, ge=0, description="difference of ratios that counts as none")
+    policy: str
+    """policy as results name it"""
+    over: tuple[str, ...] = Field(min_length=1)
+    """policies that it is compared with"""
+    vanilla: str
+    """policy that keeps everything"""
+    context: Bytes | None = None
+    """memory of each job beyond its tensors; none: as in the runs"""
+    tolerance: float = Field(default=0.0, ge=0)
+    """difference of ratios that counts as none"""
 
     def measure(self, directory: Path) -> Measured:
         """Return the share of cases; each is 1 where the policy wins, otherwise 0, with a note.
@@ -242,11 +263,16 @@ class BatchGain(Spec):
     """Gain in batch size, or in throughput, over a reference policy."""
 
     of: Literal["batch"]
-    column: Literal["batch_gain", "throughput_gain"] = Field(description="column of batch_search")
-    policy: str = Field(description="policy as results name it")
-    reference: str = Field(description="policy to compare with")
-    loss: float = Field(default=0.0, ge=0, lt=1, description="share of throughput that may be lost")
-    average: Average = Field(default="highest", description="over cases")
+    column: Literal["batch_gain", "throughput_gain"]
+    """column of batch_search"""
+    policy: str
+    """policy as results name it"""
+    reference: str
+    """policy to compare with"""
+    loss: float = Field(default=0.0, ge=0, lt=1)
+    """share of throughput that may be lost"""
+    average: Average = "highest"
+    """over cases"""
 
     def measure(self, directory: Path) -> Measured:
         """Return the gain, less 1. Raises ConfigError."""
@@ -268,15 +294,16 @@ class PoolUse(Spec):
     """Memory that one pool saves against another for the same blocks, or takes beyond the load."""
 
     of: Literal["pool"]
-    pool: str = Field(default="SmartPool, best fit", description="pool as the table of pools names it")
-    against: str = Field(default="default pool", description="pool to compare with")
-    value: Literal["reduction", "ratio"] = Field(
-        default="reduction", description="reduction: 1 - footprint / the other's; ratio: footprint / load"
-    )
-    average: Average = Field(default="highest", description="over traces")
-    published: Mapping[str, float] | None = Field(
-        default=None, description="value by trace; the value is then the mean distance to these"
-    )
+    pool: str = "SmartPool, best fit"
+    """pool as the table of pools names it"""
+    against: str = "default pool"
+    """pool to compare with"""
+    value: Literal["reduction", "ratio"] = "reduction"
+    """reduction: 1 - footprint / the other's; ratio: footprint / load"""
+    average: Average = "highest"
+    """over traces"""
+    published: Mapping[str, float] | None = None
+    """value by trace; the value is then the mean distance to these"""
 
     def measure(self, directory: Path) -> Measured:
         """Return the reduction or the ratio, or how far it is from published ones. Raises ConfigError."""

@@ -26,12 +26,14 @@ def _as_text(value: object) -> object:
 class PriceSpec(Spec):
     """One price: so much money for so much of a resource."""
 
-    price: float = Field(ge=0, allow_inf_nan=False, description="in the currency of the list")
-    quantity: str = Field(alias="for", description="amount that it buys, with a unit")
-    source: str = Field(min_length=1, description="where the price is from")
-    date: Annotated[str, BeforeValidator(_as_text)] = Field(
-        pattern=r"^\d{4}(-\d\d){0,2}$", description="when it held: year, month or day"
-    )
+    price: float = Field(ge=0, allow_inf_nan=False)
+    """in the currency of the list"""
+    quantity: str = Field(alias="for")
+    """amount that it buys, with a unit"""
+    source: str = Field(min_length=1)
+    """where the price is from"""
+    date: Annotated[str, BeforeValidator(_as_text)] = Field(pattern=r"^\d{4}(-\d\d){0,2}$")
+    """when it held: year, month or day"""
 
 
 class PriceList(Spec):
