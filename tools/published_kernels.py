@@ -67,9 +67,8 @@ def published_traces(reference: Path) -> list[Path]:
     """Directories ``traces/MODEL/BATCH`` in order. Raises TraceError when there is none."""
     found = [path.parent for path in (reference / "traces").glob("*/*/kernels.config*")]
     if not found:
-        raise TraceError(
-            f"{reference}: found no traces/MODEL/BATCH/kernels.config; allowed: the published data"
-        )
+        problem = f"{reference}: found no traces/MODEL/BATCH/kernels.config"
+        raise TraceError(f"{problem}; allowed: the published data")
     return sorted(found, key=lambda path: (path.parent.name, int(path.name)))
 
 

@@ -66,10 +66,8 @@ def capture(
     )
     unpriced = _priced_by_bytes(trace)
     if strict and unpriced is not None and unpriced.is_much:
-        raise TraceError(
-            f"{source}: found operators of unknown cost: {unpriced}; "
-            f"allowed with --strict: at most {_MUCH:.0%}"
-        )
+        problem = f"{source}: found operators of unknown cost: {unpriced}"
+        raise TraceError(f"{problem}; allowed with --strict: at most {_MUCH:.0%}")
     save_trace(trace, output)
     misfit = torchvision_misfit() if source.startswith("torchvision:") else None
     if misfit is not None:

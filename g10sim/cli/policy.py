@@ -43,9 +43,8 @@ def new(
 ) -> None:
     """Make an installable package with a policy, its tests, a README and an experiment."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise ConfigError(
-            f"policy name: found '{name}'; allowed: lower-case words joined by underscores, like my_policy"
-        )
+        problem = f"policy name: found '{name}'"
+        raise ConfigError(f"{problem}; allowed: lower-case words joined by underscores, like my_policy")
     if name in available():
         raise ConfigError(f"policy name: found '{name}', which there is already; allowed: a new name")
     target = output if output is not None else Path(name)
@@ -54,9 +53,8 @@ def new(
     try:
         _write(target, name)
     except OSError as error:
-        raise ConfigError(
-            f"{target}: cannot be written: {error.strerror}; allowed: a writable place"
-        ) from error
+        problem = f"{target}: cannot be written: {error.strerror}"
+        raise ConfigError(f"{problem}; allowed: a writable place") from error
     say(f"{target}: a package with policy '{name}'; next: cd {target} && pip install '.[test]' && pytest")
 
 
@@ -95,9 +93,8 @@ def step(
     shown = steps(trace, machine, create(policy), BehaviourSpec(), iterations)
     if first is not None:
         if first >= len(trace.kernels):
-            raise ConfigError(
-                f"--from: found {first}; allowed: 0 to {len(trace.kernels) - 1}, the last kernel"
-            )
+            problem = f"--from: found {first}"
+            raise ConfigError(f"{problem}; allowed: 0 to {len(trace.kernels) - 1}, the last kernel")
         shown = islice(shown, (iterations - 1) * len(trace.kernels) + first, None)
     waits = sys.stdin.isatty() and sys.stdout.isatty() if pause is None else pause
     for lines in islice(shown, count):

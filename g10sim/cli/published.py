@@ -145,9 +145,8 @@ def _reference(given: Path | None) -> Path | None:
     found = given or (Path(variable) / "gpg" if variable else None)
     if found is not None and not (found / TRACES).is_dir():
         option = "--reference" if given else f"${_VARIABLE}"
-        raise ConfigError(
-            f"{option}: found {found}, without '{TRACES}'; allowed: a directory of published data"
-        )
+        problem = f"{option}: found {found}, without '{TRACES}'"
+        raise ConfigError(f"{problem}; allowed: a directory of published data")
     return found
 
 

@@ -40,9 +40,8 @@ def timeline(
     number = int(row_of_cell(chosen, cell)["cell"])
     name = timeline_name(number)
     if not (directory / name).is_file():
-        raise ConfigError(
-            f"cell {number}: found no {name}; allowed: results of a run with 'record: [{TIMELINE}]'"
-        )
+        problem = f"cell {number}: found no {name}"
+        raise ConfigError(f"{problem}; allowed: results of a run with 'record: [{TIMELINE}]'")
     data = read_checked(directory, name, read_provenance(directory))
     say(str(directory / name))
     if not opened:
@@ -57,9 +56,8 @@ def _serve(data: bytes, name: str) -> None:
     try:
         server = HTTPServer((_HOST, _PORT), _handler(data, f"/{name}"))
     except OSError as error:
-        raise ConfigError(
-            f"--open: port {_PORT} of this machine is in use; allowed: opening the file by hand"
-        ) from error
+        problem = f"--open: port {_PORT} of this machine is in use"
+        raise ConfigError(f"{problem}; allowed: opening the file by hand") from error
     with server:
         say(f"Open {address} (Ctrl-C ends)" if not webbrowser.open(address) else f"opened {address}")
         while not getattr(server, "is_done", False):

@@ -36,9 +36,8 @@ def find_file(name: str, beside: Path | None = None) -> Path:
     for path in candidates:
         if _is_file(path):
             return path
-    raise ConfigError(
-        f"found {shown(name, _MOST_SHOWN)}, which is no file in {_places(beside)}; allowed: an existing file"
-    )
+    problem = f"found {shown(name, _MOST_SHOWN)}, which is no file in {_places(beside)}"
+    raise ConfigError(f"{problem}; allowed: an existing file")
 
 
 def find_files(pattern: str, beside: Path | None = None) -> list[tuple[str, Path]]:

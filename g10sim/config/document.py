@@ -128,9 +128,8 @@ def read_text(path: Path) -> str:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read: {error.strerror}; allowed: a readable YAML file"
-        ) from error
+        problem = f"{path}: cannot be read: {error.strerror}"
+        raise ConfigError(f"{problem}; allowed: a readable YAML file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: found bytes that are no UTF-8 text; allowed: a YAML file") from error
     if len(text) > _MOST_BYTES:
@@ -180,13 +179,11 @@ class _Reader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             allowed = "fewer" if error.problem == _LIMITS else "valid YAML"
-            raise ConfigError(
-                f"{self._at(mark)}: {error.problem or error.context}; allowed: {allowed}"
-            ) from error
+            problem = f"{self._at(mark)}: {error.problem or error.context}"
+            raise ConfigError(f"{problem}; allowed: {allowed}") from error
         except yaml.YAMLError as error:
-            raise ConfigError(
-                f"{self._source}: {' '.join(str(error).split())}; allowed: valid YAML"
-            ) from error
+            problem = f"{self._source}: {' '.join(str(error).split())}"
+            raise ConfigError(f"{problem}; allowed: valid YAML") from error
         if len(nodes) > 1:
             raise self._error(nodes[1], "", "found a second document; allowed: one")
         return self._build(nodes[0], ()) if nodes else None
@@ -223,9 +220,8 @@ class _Reader:
         for key_node, value_node in node.value:
             key = key_node.value
             if not isinstance(key_node, yaml.ScalarNode):
-                raise self._error(
-                    key_node, dotted(path) or "key", "found a key that is no text; allowed: a name"
-                )
+                problem = "found a key that is no text"
+                raise self._error(key_node, dotted(path) or "key", f"{problem}; allowed: a name")
             if key in found:
                 first = f" (first on line {lines[key]})" if self._places is not None else ""
                 raise self._error(key_node, dotted((*path, key)), f"found twice{first}; allowed: once")
@@ -236,9 +232,8 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node, path: KeyPath) -> object:
         if node.tag not in _SCALARS:
-            raise self._error(
-                node, dotted(path), f"found the tag {shown(node.tag)}; allowed: plain YAML values"
-            )
+            problem = f"found the tag {shown(node.tag)}"
+            raise self._error(node, dotted(path), f"{problem}; allowed: plain YAML values")
         if node.tag != _TEXT and len(node.value) > _MOST_DIGITS:  # of more than 4,300 Python shows none
             text = f"found a number of {len(node.value)} characters; allowed: a shorter one"
             raise self._error(node, dotted(path), text)

@@ -41,14 +41,11 @@ class LinkSpec(Spec):
             missing = [name for name, rate in named.items() if rate is None]
             if missing:
                 found = "nothing (the key is missing)" if len(missing) == 2 else f"no {missing[0]}"
-                raise ValueError(
-                    f"bandwidth: found {found}; allowed: bandwidth, or to_device and from_device"
-                )
+                problem = f"bandwidth: found {found}"
+                raise ValueError(f"{problem}; allowed: bandwidth, or to_device and from_device")
         elif None not in named.values():
-            raise ValueError(
-                "bandwidth: found with to_device and from_device, which leave it nothing to say; allowed: "
-                "one or the other"
-            )
+            problem = "bandwidth: found with to_device and from_device, which leave it nothing to say"
+            raise ValueError(f"{problem}; allowed: one or the other")
         if self.duplex is not None and not self.faster <= self.duplex <= self.inward + self.outward:
             raise ValueError(
                 f"duplex: found {format_rate(self.duplex)}; allowed: {format_rate(self.faster)} (one "

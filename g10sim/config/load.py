@@ -98,9 +98,8 @@ def _with_setting(document: Document, setting: str) -> Document:
     key, equals, text = setting.partition("=")
     option = f"--set {setting if len(setting) <= _MOST_SHOWN else f'{setting[:_MOST_SHOWN]}...'}"
     if not equals or not key.strip():
-        raise ConfigError(
-            f"{option}: found no 'key=value'; allowed: for example --set system.host.memory='64 GiB'"
-        )
+        problem = f"{option}: found no 'key=value'"
+        raise ConfigError(f"{problem}; allowed: for example --set system.host.memory='64 GiB'")
     located = replace(document, places={**document.places, (key.strip(),): option})
     try:
         return with_values(located, {key.strip(): parse_value(text, option)})
@@ -130,9 +129,8 @@ def _step(here: object, part: str, path: KeyPath) -> str | int:
     if isinstance(here, list):
         if not _is_position(part, len(here)):
             allowed = f"a position from 0 to {len(here) - 1}"
-            raise ConfigError(
-                f"{dotted(path)}: found {shown(part)} for an entry of a list; allowed: {allowed}"
-            )
+            problem = f"{dotted(path)}: found {shown(part)} for an entry of a list"
+            raise ConfigError(f"{problem}; allowed: {allowed}")
         return int(part)
     if not isinstance(here, dict):
         raise ConfigError(f"{dotted(path)}: found {shown(here)}; allowed: a mapping with the key '{part}'")
@@ -161,15 +159,13 @@ def _check_sweep_key(key: str, config: RunConfig, document: Document) -> None:
     path: KeyPath = ("sweep", key)
     if top not in _SWEEPABLE:
         allowed = f"keys of {choices_text(_SWEEPABLE)}"
-        raise document.error(
-            path, f"found a key that cannot be swept{nearest(top, _SWEEPABLE)}; allowed: {allowed}"
-        )
+        problem = f"found a key that cannot be swept{nearest(top, _SWEEPABLE)}"
+        raise document.error(path, f"{problem}; allowed: {allowed}")
     whole = key in ("policies", "workload") or key.startswith("workload.trace")
     whole = whole or (top == "policies" and rest[1:] == ["name"])
     if whole:
-        raise document.error(
-            path, "found a whole list; allowed: several entries of 'policies' or 'workload.trace'"
-        )
+        problem = "found a whole list"
+        raise document.error(path, f"{problem}; allowed: several entries of 'policies' or 'workload.trace'")
     if top == "policies" and not (len(rest) > 1 and _is_position(rest[0], len(config.policies))):
         raise document.error(
             path,

@@ -188,9 +188,8 @@ def _preset_system(
         return found.data
     if key in within:
         circle = " -> ".join((*within[within.index(key) :], key))
-        raise document.error(
-            path, f"found a circle of presets, {circle}; allowed: a preset that ends in none"
-        )
+        problem = f"found a circle of presets, {circle}"
+        raise document.error(path, f"{problem}; allowed: a preset that ends in none")
     with document.blaming(path):
         return system_data(found.data, found, (), found.directory, (*within, key))
 

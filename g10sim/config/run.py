@@ -37,9 +37,8 @@ def _checked_seeds(value: object) -> int | tuple[int, ...]:
     seen: set[int] = set()
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _LARGEST_SEED:
-            raise ValueError(
-                f"found {shown(seed)}; allowed: a whole number from 0 to 2^63-1, or a list of them"
-            )
+            problem = f"found {shown(seed)}"
+            raise ValueError(f"{problem}; allowed: a whole number from 0 to 2^63-1, or a list of them")
         if seed in seen:
             raise ValueError(f"found {seed} twice; allowed: every seed once")
         seen.add(seed)
@@ -232,9 +231,8 @@ class RunConfig(Spec):
                 )
         replicas = self.workload.replicas or 0
         if replicas > self.system.gpu.count:
-            raise ValueError(
-                f"workload.replicas: found {replicas}; allowed: 1 to {self.system.gpu.count}, one on a GPU"
-            )
+            problem = f"workload.replicas: found {replicas}"
+            raise ValueError(f"{problem}; allowed: 1 to {self.system.gpu.count}, one on a GPU")
         return self
 
     @property

@@ -223,10 +223,8 @@ class FlashSsdSpec(_Attached):
     @model_validator(mode="after")
     def _leaves_room_to_work(self) -> FlashSsdSpec:
         if self.physical_bytes > SIZE.most:
-            raise ValueError(
-                f"found flash of {self.physical_bytes / 1e12:.3g} TB (blocks x pages x ...); "
-                f"allowed: {SIZE.range}"
-            )
+            problem = f"found flash of {self.physical_bytes / 1e12:.3g} TB (blocks x pages x ...)"
+            raise ValueError(f"{problem}; allowed: {SIZE.range}")
         if self.in_place:
             return self
         spare = self.overprovisioning * self.blocks
@@ -237,9 +235,8 @@ class FlashSsdSpec(_Attached):
                 f"allowed: at least {needed}, for {self.streams} streams and garbage collection"
             )
         if self.copy_planes is not None and self.copy_planes > self.planes:
-            raise ValueError(
-                f"copy_planes: found {self.copy_planes}; allowed: 1 to {self.planes}, its planes"
-            )
+            problem = f"copy_planes: found {self.copy_planes}"
+            raise ValueError(f"{problem}; allowed: 1 to {self.planes}, its planes")
         return self
 
     @cached_property

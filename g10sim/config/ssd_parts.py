@@ -151,9 +151,8 @@ class RatingSpec(Spec):
 def check_buffer(drive: Any) -> None:
     """Raise ValueError for a drive whose path through host memory has no buffer there."""
     if drive.path == "host" and drive.bounce is None:
-        raise ValueError(
-            "path: found 'host' without 'bounce'; allowed: with bandwidth and latency of the buffer"
-        )
+        problem = "path: found 'host' without 'bounce'"
+        raise ValueError(f"{problem}; allowed: with bandwidth and latency of the buffer")
 
 
 def check_stripes(drive: Any) -> None:

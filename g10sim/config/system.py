@@ -195,9 +195,8 @@ class SystemSpec(Displayed, Spec):
     def _tiers_hang_somewhere(self) -> SystemSpec:
         links = [link.name for link in self.pcie.shared]
         if self.ssd is None and "ssd" in (self.tiers or ("ssd",)):
-            raise ValueError(
-                "ssd: found nothing (the key is missing); allowed: a mapping, or tiers without it"
-            )
+            problem = "ssd: found nothing (the key is missing)"
+            raise ValueError(f"{problem}; allowed: a mapping, or tiers without it")
         if self.ssd is not None and self.ssd.behind is not None and self.ssd.behind not in links:
             raise ValueError(
                 f"ssd.behind: found '{self.ssd.behind}'{nearest(self.ssd.behind, links)}; allowed: "
@@ -286,15 +285,11 @@ def published_drive(system: SystemSpec) -> SsdSpec:
     """
     names = [tier.name for tier in system.all_tiers]
     if names != ["host", "ssd"] or not isinstance(system.ssd, SsdSpec):
-        raise ConfigError(
-            f"compat: found tiers {', '.join(names)} with a behaviour of the published simulator; allowed: "
-            "host and an ssd of model 'link'"
-        )
+        problem = f"compat: found tiers {', '.join(names)} with a behaviour of the published simulator"
+        raise ConfigError(f"{problem}; allowed: host and an ssd of model 'link'")
     if system.ssd.drives > 1:
-        raise ConfigError(
-            f"compat: found {system.ssd.drives} drives with a behaviour of the published simulator; "
-            "allowed: 1"
-        )
+        problem = f"compat: found {system.ssd.drives} drives with a behaviour of the published simulator"
+        raise ConfigError(f"{problem}; allowed: 1")
     for name in ("requests", "write_cache"):
         if getattr(system.ssd, name) is not None:
             raise ConfigError(
@@ -304,8 +299,6 @@ def published_drive(system: SystemSpec) -> SsdSpec:
     for link in (system.pcie, *system.pcie.shared):
         for name in ("to_device", "from_device", "duplex", "per_copy"):
             if getattr(link, name):
-                raise ConfigError(
-                    f"compat: found {name} of a link with a behaviour of the published simulator; "
-                    "allowed: its bandwidth alone"
-                )
+                problem = f"compat: found {name} of a link with a behaviour of the published simulator"
+                raise ConfigError(f"{problem}; allowed: its bandwidth alone")
     return system.ssd

@@ -119,10 +119,8 @@ def _connected(scheduler: str) -> Client:
     try:
         from distributed import Client, Security
     except ImportError as error:
-        raise ConfigError(
-            f"scheduler {scheduler}: needs Dask, which is not installed; "
-            "allowed after: pip install 'g10sim[distributed]'"
-        ) from error
+        problem = f"scheduler {scheduler}: needs Dask, which is not installed"
+        raise ConfigError(f"{problem}; allowed after: pip install 'g10sim[distributed]'") from error
     from_file = Path(scheduler).is_file()
     try:
         address = Path(scheduler).read_text(encoding="utf-8") if from_file else scheduler

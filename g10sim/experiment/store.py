@@ -72,9 +72,8 @@ class CellStore:
                 probe.write_text("")
             (self._cells / "probe").unlink()
         except OSError as error:
-            raise ConfigError(
-                f"output {self.directory}: cannot be written: {error.strerror}; allowed: a writable directory"
-            ) from error
+            problem = f"output {self.directory}: cannot be written: {error.strerror}"
+            raise ConfigError(f"{problem}; allowed: a writable directory") from error
 
     @contextmanager
     def alone(self) -> Iterator[None]:

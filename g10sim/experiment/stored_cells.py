@@ -160,9 +160,8 @@ class _Opener:
         path = self._directory / f"{name}.parquet"
         for job, most in table.groupby("job")[column].max().to_dict().items():
             if int(str(job)) >= len(limits) or most >= limits[int(str(job))]:
-                raise ConfigError(
-                    f"{path}: found {column} {most} of job {job}; allowed: those of its cell's trace"
-                )
+                problem = f"{path}: found {column} {most} of job {job}"
+                raise ConfigError(f"{problem}; allowed: those of its cell's trace")
         places = {Location.GPU.name, Location.NONE.name, *(tier.place.name for tier in system.all_tiers)}
         for side in ("source", "target") if name == "migrations" else ():
             other = set(table[side]) - places
@@ -172,10 +171,8 @@ class _Opener:
 
     def _cell(self, number: int) -> Cell:
         if number >= len(self._cells):
-            raise ConfigError(
-                f"{self._directory}: found no cell {number} in config.yaml; "
-                f"allowed: 0 to {len(self._cells) - 1}"
-            )
+            problem = f"{self._directory}: found no cell {number} in config.yaml"
+            raise ConfigError(f"{problem}; allowed: 0 to {len(self._cells) - 1}")
         cell = self._cells[number]
         if not self._trust and names_code(cell.policy["name"]):
             raise ConfigError(
@@ -185,9 +182,8 @@ class _Opener:
         hashes = {trace["path"]: trace["sha256"] for trace in self._provenance["traces"].values()}
         for job in cell.jobs:
             if hashes.get(job.trace.path, job.trace.sha256) != job.trace.sha256:
-                raise ConfigError(
-                    f"{job.trace.path}: has changed since the run; allowed: the trace that it used"
-                )
+                problem = f"{job.trace.path}: has changed since the run"
+                raise ConfigError(f"{problem}; allowed: the trace that it used")
         return cell
 
     def _table(self, name: str, row: Mapping[str, Any]) -> TableFile | None:

@@ -169,9 +169,8 @@ class _Worker:
 def _check_files() -> None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < _LEAST_FILES:
-        raise ConfigError(
-            f"open files: found a limit of {files}; allowed: {_LEAST_FILES} or more (see ulimit -n)"
-        )
+        problem = f"open files: found a limit of {files}"
+        raise ConfigError(f"{problem}; allowed: {_LEAST_FILES} or more (see ulimit -n)")
 
 
 def _context(cells: Sequence[Cell]) -> BaseContext:

@@ -101,9 +101,8 @@ class ClaimSpec(Spec):
     def _ranges_are_nested(self) -> ClaimSpec:
         (low, high), (lowest, highest) = self.reproduced, self.in_range
         if not lowest <= low <= high <= highest:
-            raise ValueError(
-                f"in_range: found {list(self.in_range)}; allowed: a range around 'reproduced', {[low, high]}"
-            )
+            problem = f"in_range: found {list(self.in_range)}"
+            raise ValueError(f"{problem}; allowed: a range around 'reproduced', {[low, high]}")
         return self
 
     def verdict(self, value: float | None) -> str:
@@ -131,9 +130,8 @@ class ClaimsSpec(Spec):
                         f"claims.{position}.experiment: found '{name}'{not_found(name, self.experiments)}"
                     )
             if claim.name in seen:
-                raise ValueError(
-                    f"claims.{position}.name: found '{claim.name}' twice; allowed: different names"
-                )
+                problem = f"claims.{position}.name: found '{claim.name}' twice"
+                raise ValueError(f"{problem}; allowed: different names")
             seen.add(claim.name)
         return self
 

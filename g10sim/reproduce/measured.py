@@ -96,9 +96,8 @@ class RowSpec(Spec):
         if self.capture is not None and self.gpu is None:
             raise ValueError("gpu: found none with 'capture'; allowed: a GPU")
         if self.capture is None and (self.cpu_layers or self.cpu_modules):
-            raise ValueError(
-                "found layers or modules on the CPU without 'capture'; allowed: those of a capture"
-            )
+            problem = "found layers or modules on the CPU without 'capture'"
+            raise ValueError(f"{problem}; allowed: those of a capture")
         return self
 
 
@@ -190,9 +189,8 @@ def load_measured(path: Path = DIRECTORY) -> list[Row]:
         listed = validated(MeasuredSpec, _with_defaults(document), document)
         for position, spec in enumerate(listed.rows):
             if spec.name in rows:
-                raise document.error(
-                    ("rows", position, "name"), f"found '{spec.name}' twice; allowed: different names"
-                )
+                problem = f"found '{spec.name}' twice"
+                raise document.error(("rows", position, "name"), f"{problem}; allowed: different names")
             rows[spec.name] = Row(spec, listed.sources[spec.source], document)
     return list(rows.values())
 

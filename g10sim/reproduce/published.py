@@ -77,9 +77,8 @@ class PublishedRow:
             return cycles_to_ms(int(numbers[f"{stem}_cycles"]), system.gpu.clock)
         if unit == "pages" and f"{stem}_bytes" in numbers:
             return numbers[f"{stem}_bytes"] / system.gpu.page_size
-        raise ConfigError(
-            f"{TABLE}: found metric '{metric}'; allowed: ..._cycles, ..._ms, ..._pages of results"
-        )
+        problem = f"{TABLE}: found metric '{metric}'"
+        raise ConfigError(f"{problem}; allowed: ..._cycles, ..._ms, ..._pages of results")
 
     def relative_error(self, simulated: float) -> float | None:
         """Return simulated/value - 1; None where both are unsupported, infinite where only one is."""
@@ -102,9 +101,8 @@ def read_published(
         with path.open(encoding="utf-8", newline="") as file:
             rows = _rows(path, csv.DictReader(file))
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read: {error.strerror}; allowed: a directory with {TABLE} and {TRACES}/"
-        ) from error
+        problem = f"{path}: cannot be read: {error.strerror}"
+        raise ConfigError(f"{problem}; allowed: a directory with {TABLE} and {TRACES}/") from error
     for column, wanted in (("figure", set(figures)), ("model", set(models)), ("policy", set(policies))):
         known = {row.texts[column] for row in rows}
         for name in sorted(wanted - known):

@@ -65,10 +65,8 @@ def _throughputs(results: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     twice = found[found.duplicated([*keys, "policy", "batch_size"])]
     if len(twice):
         first = twice.iloc[0]
-        raise ConfigError(
-            f"results: found several cells of policy '{first.policy}' at batch size {first.batch_size}; "
-            "allowed: one, with the policy's parameters under 'policies'"
-        )
+        problem = f"results: found several cells of policy '{first.policy}' at batch size {first.batch_size}"
+        raise ConfigError(f"{problem}; allowed: one, with the policy's parameters under 'policies'")
     return found
 
 

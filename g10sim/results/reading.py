@@ -101,9 +101,8 @@ class TableFile:
 
         self._table, self.path = table, directory / f"{table}.parquet"
         if not self.path.is_file():
-            raise ConfigError(
-                f"{self.path}: found no such file; allowed: results of a run with 'record: [{table}]'"
-            )
+            problem = f"{self.path}: found no such file"
+            raise ConfigError(f"{problem}; allowed: results of a run with 'record: [{table}]'")
         provenance = read_provenance(directory) if provenance is None else provenance
         self.data = read_checked(directory, self.path.name, {"files": {}, **provenance})
         try:

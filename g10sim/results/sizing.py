@@ -30,9 +30,8 @@ def read_sizing(directory: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     try:
         described = unsealed(json.loads(path.read_bytes()))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read: {error}; allowed: a directory written by 'size'"
-        ) from error
+        problem = f"{path}: cannot be read: {error}"
+        raise ConfigError(f"{problem}; allowed: a directory written by 'size'") from error
     if described is None:
         raise ConfigError(f"{path}: is damaged or was edited; allowed: running 'size' again")
     sizing, curves = (

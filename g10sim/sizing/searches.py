@@ -48,9 +48,8 @@ class Goal:
         if not 0 < self.target <= 1:
             raise ConfigError(f"--target: found {self.target:g}; allowed: above 0, at most 1")
         if not 0 < self.precision <= _LARGEST_PRECISION:
-            raise ConfigError(
-                f"--precision: found {self.precision:g}; allowed: above 0, at most {_LARGEST_PRECISION:g}"
-            )
+            problem = f"--precision: found {self.precision:g}"
+            raise ConfigError(f"{problem}; allowed: above 0, at most {_LARGEST_PRECISION:g}")
 
 
 @dataclass(frozen=True)
