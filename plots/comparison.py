@@ -174,13 +174,8 @@ def fig15(results: pd.DataFrame) -> Figure:
     )
     cells = cells_by(results, "trace", "policy")
     for axes, traces in zip(made.axes, models.values(), strict=True):
-        draw_groups(
-            axes,
-            cells,
-            {trace.trace: trace.batch.replace(" ", "\n") for trace in traces},
-            policies,
-            "samples_per_s",
-        )
+        batches = {trace.trace: trace.batch.replace(" ", "\n") for trace in traces}
+        draw_groups(axes, cells, batches, policies, "samples_per_s")
         ideal = [cells.get((trace.trace, IDEAL), {"status": ""}) for trace in traces]
         reached = [cell["samples_per_s"] if cell["status"] == OK else None for cell in ideal]
         draw_steps(axes, reached, ideal_look())

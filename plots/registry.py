@@ -29,11 +29,11 @@ class Entry:
 
     name: str
     title: str
-    module: str = ""
     sweeps: str = ""
     tables: tuple[str, ...] = ()
     most_traces: int = 0
     has_mean: bool = False
+    module: str = ""
     of_one_cell: bool = False
     beyond_paper: bool = False
     of_sizing: bool = False
@@ -58,109 +58,105 @@ class Entry:
         return [self.draw(part, *tables, **named) for part in parts]
 
 
+def _of(module: str, *entries: Entry) -> tuple[Entry, ...]:
+    """Return figures that are functions of their names in a module."""
+    return tuple(replace(entry, module=module) for entry in entries)
+
+
 _PAPER = (
-    Entry("fig2", "memory of all live tensors and of active ones", "demand", tables=("working_sets",)),
-    Entry("fig3", "lengths of inactive periods", "demand", tables=("inactive_periods",)),
-    Entry(
-        "fig4",
-        "sizes of tensors and lengths of their inactive periods",
+    *_of(
         "demand",
-        tables=("inactive_periods",),
+        Entry("fig2", "memory of all live tensors and of active ones", tables=("working_sets",)),
+        Entry("fig3", "lengths of inactive periods", tables=("inactive_periods",)),
+        Entry("fig4", "sizes of tensors and lengths of their inactive periods", tables=("inactive_periods",)),
     ),
-    Entry("fig11", "performance of every policy", "comparison", most_traces=24, has_mean=True),
-    Entry(
-        "fig11b",
-        "performance of every policy at the kernel times of the paper",
+    *_of(
         "comparison",
-        most_traces=24,
-        has_mean=True,
+        Entry("fig11", "performance of every policy", most_traces=24, has_mean=True),
+        Entry(
+            "fig11b",
+            "performance of every policy at the kernel times of the paper",
+            most_traces=24,
+            has_mean=True,
+        ),
+        Entry("fig12", "breakdown of the execution time", most_traces=12),
+        Entry("fig13", "slowdown of kernels", tables=("kernels",), most_traces=15),
+        Entry("fig14", "migration traffic", most_traces=12),
+        Entry("fig15", "throughput by batch size", most_traces=12),
     ),
-    Entry("fig12", "breakdown of the execution time", "comparison", most_traces=12),
-    Entry("fig13", "slowdown of kernels", "comparison", tables=("kernels",), most_traces=15),
-    Entry("fig14", "migration traffic", "comparison", most_traces=12),
-    Entry("fig15", "throughput by batch size", "comparison", most_traces=12),
-    Entry("fig16", "host memory, G10 with several batch sizes", "sweeps", "system.host.memory"),
-    Entry("fig17", "host memory, several policies", "sweeps", "system.host.memory"),
-    Entry("fig18", "SSD bandwidth", "sweeps", "system.ssd"),
-    Entry("fig19", "variation of kernel times", "sweeps", "workload.variation.magnitude"),
-    Entry("fig20", "memory of live tensors by kind", "demand", tables=("working_sets",)),
-    Entry("fig21", "memory of active tensors by kind", "demand", tables=("working_sets",)),
+    *_of(
+        "sweeps",
+        Entry("fig16", "host memory, G10 with several batch sizes", "system.host.memory"),
+        Entry("fig17", "host memory, several policies", "system.host.memory"),
+        Entry("fig18", "SSD bandwidth", "system.ssd"),
+        Entry("fig19", "variation of kernel times", "workload.variation.magnitude"),
+    ),
+    *_of(
+        "demand",
+        Entry("fig20", "memory of live tensors by kind", tables=("working_sets",)),
+        Entry("fig21", "memory of active tensors by kind", tables=("working_sets",)),
+    ),
 )
 _BEYOND = (
-    Entry("bound", "distance of every policy to the bound", "comparison", most_traces=24),
-    Entry("pools", "memory pools: footprint over load", "demand", tables=("pools",), most_traces=24),
-    Entry("swaps", "overhead against GPU memory", "saved", "system.gpu.memory"),
-    Entry(
-        "savings",
-        "memory saved and time added, one training at a time",
+    *_of("comparison", Entry("bound", "distance of every policy to the bound", most_traces=24)),
+    *_of("demand", Entry("pools", "memory pools: footprint over load", tables=("pools",), most_traces=24)),
+    *_of(
         "saved",
-        "workload.jobs",
-        tables=("kernels",),
+        Entry("swaps", "overhead against GPU memory", "system.gpu.memory"),
+        Entry(
+            "savings",
+            "memory saved and time added, one training at a time",
+            "workload.jobs",
+            tables=("kernels",),
+        ),
+        Entry(
+            "savings_jobs",
+            "memory saved and time added, jobs on one GPU",
+            "workload.jobs",
+            tables=("kernels",),
+        ),
     ),
-    Entry(
-        "savings_jobs",
-        "memory saved and time added, jobs on one GPU",
-        "saved",
-        "workload.jobs",
-        tables=("kernels",),
-    ),
-    Entry(
-        "flash_amplification",
-        "write amplification of a nearly full SSD",
+    *_of(
         "designs",
-        "system.ssd.trim|system.ssd.streams",
+        Entry(
+            "flash_amplification",
+            "write amplification of a nearly full SSD",
+            "system.ssd.trim|system.ssd.streams",
+        ),
+        Entry("flash_endurance", "life of SSDs", "system.ssd"),
     ),
-    Entry("flash_endurance", "life of SSDs", "designs", "system.ssd"),
-    Entry("flash_bandwidth", "performance over the number of drives", "sweeps", "system.ssd.drives"),
-    Entry(
-        "vdnn_modes", "memory and performance of vDNN, by network and mode", "designs", "system.gpu.memory"
-    ),
-    Entry(
-        "vdnn_bandwidth", "gain of vDNN++ over vDNN, by link bandwidth", "designs", "system.pcie.bandwidth"
-    ),
-    Entry(
-        "fragmentation",
-        "memory taken over memory in use, by allocator",
+    *_of("sweeps", Entry("flash_bandwidth", "performance over the number of drives", "system.ssd.drives")),
+    *_of(
         "designs",
-        r"system.gpu.memory|policies\.\d+\.(mode|order|allocator)",
+        Entry("vdnn_modes", "memory and performance of vDNN, by network and mode", "system.gpu.memory"),
+        Entry("vdnn_bandwidth", "gain of vDNN++ over vDNN, by link bandwidth", "system.pcie.bandwidth"),
+        Entry(
+            "fragmentation",
+            "memory taken over memory in use, by allocator",
+            r"system.gpu.memory|policies\.\d+\.(mode|order|allocator)",
+        ),
+        Entry("gpus_per_uplink", "throughput and batch size of GPUs that share a link", "workload.replicas"),
+        Entry(
+            "link_occupancy", "what crosses a shared link in an iteration", tables=("kernels", "migrations")
+        ),
     ),
-    Entry(
-        "gpus_per_uplink",
-        "throughput and batch size of GPUs that share a link",
-        "designs",
-        "workload.replicas",
-    ),
-    Entry(
-        "link_occupancy",
-        "what crosses a shared link in an iteration",
-        "designs",
-        tables=("kernels", "migrations"),
-    ),
-    Entry("zero_ladder", "performance over the size of the model", "offloading"),
-    Entry(
-        "training_gpu_memory",
-        "training of language models over GPU memory",
+    *_of(
         "offloading",
-        "system.gpu.memory",
+        Entry("zero_ladder", "performance over the size of the model"),
+        Entry("training_gpu_memory", "training of language models over GPU memory", "system.gpu.memory"),
+        Entry("training_host_memory", "training of language models over host memory", "system.host.memory"),
+        Entry("training_ssd_bandwidth", "training of language models over SSD bandwidth", "system.ssd"),
+        Entry("training_traffic", "bytes that a training step moves"),
+        Entry("training_lifetime", "life of SSDs under training", "system.ssd"),
+        Entry("decode_gpu_memory", "decoded tokens a second over GPU memory", "system.gpu.memory"),
+        Entry("rok", "throughput over the peak of GPU memory: recompute, offload, keep"),
     ),
-    Entry(
-        "training_host_memory",
-        "training of language models over host memory",
-        "offloading",
-        "system.host.memory",
-    ),
-    Entry(
-        "training_ssd_bandwidth", "training of language models over SSD bandwidth", "offloading", "system.ssd"
-    ),
-    Entry("training_traffic", "bytes that a training step moves", "offloading"),
-    Entry("training_lifetime", "life of SSDs under training", "offloading", "system.ssd"),
-    Entry("decode_gpu_memory", "decoded tokens a second over GPU memory", "offloading", "system.gpu.memory"),
-    Entry("rok", "throughput over the peak of GPU memory: recompute, offload, keep", "offloading"),
 )
-_ONE_CELL = (
-    Entry("memory", "memory in use while one cell runs", "cell", tables=("memory",)),
-    Entry("timeline", "one cell over time", "cell", tables=("kernels", "migrations")),
-    Entry("stalls", "what the kernels of one cell waited for", "cell", tables=("kernels",)),
+_ONE_CELL = _of(
+    "cell",
+    Entry("memory", "memory in use while one cell runs", tables=("memory",)),
+    Entry("timeline", "one cell over time", tables=("kernels", "migrations")),
+    Entry("stalls", "what the kernels of one cell waited for", tables=("kernels",)),
 )
 _SIZING = (Entry("knee", "performance over one resource, and the least that reaches a target"),)
 ENTRIES: Mapping[str, Entry] = {

@@ -39,22 +39,13 @@ def calibrate(
     found = run_calibration(read_published(reference), gpu, output.stem, names_in(fit))
     with writing(output, ConfigError):
         write_text(output, yaml.safe_dump(found.data, sort_keys=False, width=110))
-    show_table(
-        ("model", "use"),
-        ("batch", "measured (s)", "described (s)", "error"),
-        (
-            (
-                check.model,
-                "fit" if check.fitted else "held out",
-                str(check.batch_size),
-                f"{check.measured_seconds:.2f}",
-                f"{check.described_seconds:.2f}",
-                f"{check.error:+.1%}",
-            )
-            for check in found.checks
-        ),
-        title="sum of kernel times",
-    )
+    rows = []
+    for check in found.checks:
+        named = check.model, "fit" if check.fitted else "held out", str(check.batch_size)
+        seconds = (f"{value:.2f}" for value in (check.measured_seconds, check.described_seconds))
+        rows.append((*named, *seconds, f"{check.error:+.1%}"))
+    figures = ("batch", "measured (s)", "described (s)", "error")
+    show_table(("model", "use"), figures, rows, title="sum of kernel times")
     say(f"{output}: {sum(found.fit.counts.values())} kernels fitted")
 
 

@@ -55,29 +55,18 @@ def bound(
 def _row(found: Bound, clock: int) -> tuple[str, ...]:
     times = (found.cycles, found.ideal_cycles, found.stall_cycles)
     share = found.ideal_cycles / found.cycles if found.cycles else 1.0
-    return (
-        found.kind,
-        found.method,
-        f"{found.cycles:,}",
-        *(rounded_seconds(cycles / clock) for cycles in times),
-        f"{share:.4f}",
-    )
+    seconds = (rounded_seconds(cycles / clock) for cycles in times)
+    return found.kind, found.method, f"{found.cycles:,}", *seconds, f"{share:.4f}"
 
 
 def _resources(found: Bound, clock: int) -> list[tuple[str, ...]]:
     """Return a row for every resource that matters."""
-    names = dict.fromkeys([*found.stalls, *found.savings])
-    return [
-        (
-            name,
-            *(
-                rounded_seconds(cycles[name] / clock) if cycles.get(name, 0.0) >= 1 else ""
-                for cycles in (found.stalls, found.savings)
-            ),
-        )
-        for name in names
-        if max(found.stalls.get(name, 0.0), found.savings.get(name, 0.0)) >= 1
-    ]
+    rows = []
+    for name in dict.fromkeys([*found.stalls, *found.savings]):
+        cycles = found.stalls.get(name, 0.0), found.savings.get(name, 0.0)
+        if max(cycles) >= 1:
+            rows.append((name, *(rounded_seconds(one / clock) if one >= 1 else "" for one in cycles)))
+    return rows
 
 
 def _verdict(found: Bound, clock: int) -> str:

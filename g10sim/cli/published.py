@@ -230,17 +230,8 @@ def _show_judged(judged: Sequence[Judged]) -> None:
             say(f"{one.row.spec.name}: {one.cause}")
     near = f"within {factor(NEAR):.2f}x"
     figures = ("rows", "median", "10%", "90%", "median off", "mean off", near, "worst")
-    show_table(
-        ("class", "used"),
-        figures,
-        (
-            (
-                *(one.of, one.used, str(one.rows)),
-                *(f"{value:.2f}" for value in (one.median, one.low, one.high, one.off, one.factor)),
-                f"{one.near:.0%}",
-                f"{one.worst:.2f}x",
-            )
-            for one in summaries(judged)
-        ),
-        title="predicted / measured",
-    )
+    lines = []
+    for of in summaries(judged):
+        values = (f"{value:.2f}" for value in (of.median, of.low, of.high, of.off, of.factor))
+        lines.append((of.of, of.used, str(of.rows), *values, f"{of.near:.0%}", f"{of.worst:.2f}x"))
+    show_table(("class", "used"), figures, lines, title="predicted / measured")

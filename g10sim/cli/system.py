@@ -36,20 +36,13 @@ def system(
         data = _preset(name).model_dump(mode="json")
         say(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120).rstrip())
         return
-    show_table(
-        ("system", "GPUs", "HBM", "PCIe", "memory tiers"),
-        (),
-        (
-            (
-                preset,
-                str(spec.gpu.count),
-                format_bytes(spec.gpu.memory),
-                " / ".join(dict.fromkeys(map(format_rate, (spec.pcie.inward, spec.pcie.outward)))),
-                ", ".join(map(_tier, spec.all_tiers)),
-            )
-            for preset, spec in ((name, load_system(name)) for name in system_names())
-        ),
-    )
+    rows = []
+    for preset in system_names():
+        spec = load_system(preset)
+        link = " / ".join(dict.fromkeys(map(format_rate, (spec.pcie.inward, spec.pcie.outward))))
+        tiers = ", ".join(map(_tier, spec.all_tiers))
+        rows.append((preset, str(spec.gpu.count), format_bytes(spec.gpu.memory), link, tiers))
+    show_table(("system", "GPUs", "HBM", "PCIe", "memory tiers"), (), rows)
     say("")
     show_table(("SSD", "what it is"), (), ((name, load_ssd(name).description) for name in ssd_names()))
 

@@ -172,8 +172,7 @@ def show_account(account: Account) -> None:
         sizes = (
             (
                 one.what,
-                rounded_bytes(one.recorded_bytes),
-                rounded_bytes(one.imported_bytes),
+                *map(rounded_bytes, (one.recorded_bytes, one.imported_bytes)),
                 f"{one.difference:+.1%}",
             )
             for one in account.memory

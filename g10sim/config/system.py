@@ -246,18 +246,13 @@ class SystemSpec(Displayed, Spec):
             place, host = located(index, "host"), self.host
             return Tier(place, "host", "memory", host.memory, kernel_access=host.kernel_access)
         if isinstance(entry, MemoryTierSpec):
-            return Tier(
+            place, rates, latencies = (
                 located(index, entry.name),
-                entry.name,
-                "memory",
-                entry.capacity,
-                entry.read,
-                entry.write,
-                entry.latency,
-                entry.latency,
-                entry.at,
-                kernel_access=entry.kernel_access,
+                (entry.read, entry.write),
+                (entry.latency,) * 2,
             )
+            numbers = entry.capacity, *rates, *latencies
+            return Tier(place, entry.name, "memory", *numbers, entry.at, kernel_access=entry.kernel_access)
         if not isinstance(entry, str):
             return ssd_tier(located(index, entry.name), entry.name, entry.drive, entry.at)
         if self.ssd is None:

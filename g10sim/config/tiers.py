@@ -186,16 +186,8 @@ def located(index: int, name: str) -> Location:
 
 def ssd_tier(place: Location, name: str, drive: AnySsdSpec, at: str | None = None) -> Tier:
     """Return the tier that a drive makes up."""
-    return Tier(
-        place,
-        name,
-        "ssd",
-        *drive.all_drives,
-        drive.latency + drive.bounce_latency,
-        drive.first_write + drive.bounce_latency,
-        at or drive.behind,
-        drive,
-    )
+    read, write = drive.latency + drive.bounce_latency, drive.first_write + drive.bounce_latency
+    return Tier(place, name, "ssd", *drive.all_drives, read, write, at or drive.behind, drive)
 
 
 def sections_of_tiers(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -62,14 +62,9 @@ class EqualParts:
 
     def shared(self, result: CellResult) -> CellResult:
         """Return a result with the same contents, which shares what it can with the earlier ones."""
-        return CellResult(
-            result.status,
-            intern(result.message),
-            tuple(map(self._named, result.rows)),
-            self._named(result.timing),
-            {intern(name): self._one(value) for name, value in result.origin.items()},
-            result.traceback,
-        )
+        rows, timing = tuple(map(self._named, result.rows)), self._named(result.timing)
+        origin = {intern(name): self._one(value) for name, value in result.origin.items()}
+        return replace(result, message=intern(result.message), rows=rows, timing=timing, origin=origin)
 
     def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {

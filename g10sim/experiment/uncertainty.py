@@ -71,15 +71,12 @@ def with_cases(cells: Iterable[Cell], spec: UncertaintySpec | None) -> tuple[Cel
 
 
 def _cases_of(cell: Cell, spec: UncertaintySpec) -> tuple[Cell, ...]:
-    return tuple(
-        replace(
-            cell,
-            system=scaled(cell.system, factors),
-            kernel_factors={**factors.kernels, "": factors.unknown_kernels},
-            tables=(),
-        )
-        for factors in cases(spec, cell.seed)
-    )
+    found = []
+    for factors in cases(spec, cell.seed):
+        kernels = {**factors.kernels, "": factors.unknown_kernels}
+        system = scaled(cell.system, factors)
+        found.append(replace(cell, system=system, kernel_factors=kernels, tables=()))
+    return tuple(found)
 
 
 def scaled(system: SystemSpec, factors: Factors) -> SystemSpec:

@@ -9,11 +9,11 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.experiment.stored_cells import OpenedCell
-from g10sim.explain.bound import bound_lines
 from g10sim.hardware.gpu_memory.allocators.pool import caching_pool_bytes
 from g10sim.places import place
 from g10sim.records import MigrationCause, StallReason
 from g10sim.results.blame import LinkUse, by_main_reason, link_use, tensor_waits, within
+from g10sim.results.bounds import NO_BOUND, closed_form_of
 from g10sim.results.columns import fault_pages, stall_reasons, tiers_of
 from g10sim.trace.model import Kernel
 
@@ -30,6 +30,7 @@ _AHEAD = (MigrationCause.PREFETCH, MigrationCause.PLANNED_EVICTION)
 _FULL = 0.8
 """From which share of its capacity on a link counts as the limit."""
 _NEGLIGIBLE = 0.005
+_WHO = "paged policy that drops nothing"
 
 
 def told(opened: OpenedCell) -> dict[str, Any]:
@@ -290,6 +291,32 @@ def _nothing_ahead(opened: OpenedCell) -> Iterator[str]:
             "Policy: it moved nothing ahead of its use in this iteration; its plan is empty or was given up: "
             "it found no time between uses to move tensors in, or too little room"
         )
+
+
+def bound_lines(opened: OpenedCell) -> Iterator[str]:
+    """Yield how much of the stall no policy avoids, and what makes it so; nothing for older results."""
+    row, clock = opened.row, opened.system.gpu.clock
+    kind = row.get("bound_kind")
+    if not isinstance(kind, str):
+        return
+    if kind.startswith(NO_BOUND):
+        yield f"Bound: {kind}"
+        return
+    found = closed_form_of(opened.workload, opened.system, steady=kind == "steady")
+    lost = row["exec_cycles"] - row["ideal_cycles"]
+    if not found.stall_cycles:
+        yield f"Bound: all of it may be avoidable: the time of the kernels is the bound of every {_WHO}"
+        return
+    causes = [
+        f"{rounded_seconds(cycles / clock)} because of {name}"
+        for name, cycles in sorted(found.stalls.items(), key=lambda item: -item[1])
+    ]
+    yield (
+        f"Bound: no {_WHO} avoids {rounded_seconds(found.stall_cycles / clock)} of it "
+        f"({found.stall_cycles / lost:.0%}): {', '.join(causes)}"
+    )
+    rest = max(0, lost - found.stall_cycles)
+    yield f"Bound: the other {rounded_seconds(rest / clock)} are the most that a better policy can gain"
 
 
 def _bandwidth(opened: OpenedCell, uses: Uses) -> Iterator[str]:

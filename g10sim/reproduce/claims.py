@@ -28,12 +28,8 @@ from g10sim.trace.format import save_trace
 CLAIMS, DIRECTORY = "claims.csv", Path("experiments", "claims")
 CASES = "cases.csv"
 LIST = DIRECTORY / "claims.yaml"
-REPRODUCED, IN_RANGE, NOT_REPRODUCED, NOT_MEASURED = (
-    "reproduced",
-    "in range",
-    "not reproduced",
-    "not measured",
-)
+REPRODUCED, IN_RANGE = "reproduced", "in range"
+NOT_REPRODUCED, NOT_MEASURED = "not reproduced", "not measured"
 BUNDLED, REFERENCE = "bundled", "published"
 _COLUMNS = (
     *("claim", "system", "data", "published", "value", "verdict", "unit", "low", "high", "source", "says"),

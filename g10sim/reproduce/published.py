@@ -18,15 +18,7 @@ from g10sim.results.columns import Row
 from g10sim.units import cycles_to_ms
 
 COLUMNS = (
-    "figure",
-    "metric",
-    "model",
-    "batch",
-    "policy",
-    "host_gb",
-    "ssd_gbps",
-    "pcie_gbps",
-    "variation",
+    *("figure", "metric", "model", "batch", "policy", "host_gb", "ssd_gbps", "pcie_gbps", "variation"),
     "value",
 )
 TABLE = "published.csv"

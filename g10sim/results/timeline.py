@@ -142,33 +142,20 @@ class _Timeline:
             kernel = self._kernel(record)
             if kernel.device is not Device.GPU and record.start == record.end:
                 continue
+            named = {"kernel": record.kernel, "iteration": record.iteration}
+            cycles = {name: getattr(record, name) for name in ("compute_cycles", "overlap_cycles")}
+            cycles = {"cycles": record.end - record.start, **cycles}
             micro_batch = {"micro_batch": kernel.micro_batch} if kernel.micro_batch else {}
-            self._slice(
-                record,
-                "kernels",
-                kernel.name,
-                kernel=record.kernel,
-                iteration=record.iteration,
-                cycles=record.end - record.start,
-                compute_cycles=record.compute_cycles,
-                overlap_cycles=record.overlap_cycles,
-                **micro_batch,
-            )
+            self._slice(record, "kernels", kernel.name, **named, **cycles, **micro_batch)
             self._owners(record)
             self._faults(record)
 
     def _beside(self, row: str, records: Iterable[BesideRecord]) -> None:
         """Add what runs alongside the kernels of the GPU."""
         for record in records:
-            self._slice(
-                record,
-                row,
-                self._kernel(record).name,
-                kernel=record.kernel,
-                iteration=record.iteration,
-                cycles=record.end - record.start,
-                waited_cycles=record.start - record.launch,
-            )
+            named = {"kernel": record.kernel, "iteration": record.iteration}
+            cycles = {"cycles": record.end - record.start, "waited_cycles": record.start - record.launch}
+            self._slice(record, row, self._kernel(record).name, **named, **cycles)
 
     def _owners(self, record: KernelRecord) -> None:
         """Add what the time of a kernel went to."""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from machines import machine, trace_of
 
-from g10sim.explain.bound import bound_lines
+from g10sim.explain.cell import bound_lines
 from g10sim.trace.workload import Job, Workload
 
 # A page crosses PCIe in 10,000 cycles; 20 of 60 pages leave before b is used, and return after it.
