@@ -66,13 +66,11 @@ def cells(
 ) -> None:
     """Measure published cells (where G10SIM_REFERENCE names their data) and bundled traces."""
     everything = [*_published(reference_plans), *bundled_cells()]
+    wanted = {"group": groups, "model": models, "batch_size": batch_sizes, "policy": policies}
     chosen = [
         cell
         for cell in everything
-        if _matches(groups, cell.group)
-        and _matches(models, cell.model)
-        and _matches(batch_sizes, str(cell.batch_size))
-        and _matches(policies, cell.policy)
+        if all(not names or str(getattr(cell, key)) in names.split(",") for key, names in wanted.items())
     ]
     if not chosen:
         raise typer.BadParameter(f"no cell has these names; {len(everything)} cells are known")
@@ -215,10 +213,6 @@ def _published(reference_plans: bool) -> list[Cell]:
         say(f"{REFERENCE_VARIABLE} is not set: no published cells")
         return []
     return list(published_cells(Path(reference) / "gpg", reference_plans=reference_plans))
-
-
-def _matches(wanted: str, name: str) -> bool:
-    return not wanted or name in wanted.split(",")
 
 
 def _run(name: str, chosen: Iterable[Cell], repeats: int, output: Path) -> None:

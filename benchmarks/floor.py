@@ -54,9 +54,8 @@ def measure(reference: Path, repeats: int) -> list[dict[str, Any]]:
         for name in TRACES:
             trace = load_trace(data_path("traces", f"{name}.g10t"))
             cell.write_text("\n".join(_lines(trace.in_order_of_use, system)) + "\n")
-            found = _FOUND.match(
-                subprocess.run([program, cell, str(_LOOPS)], capture_output=True, text=True).stdout
-            )
+            ended = subprocess.run([program, cell, str(_LOOPS)], capture_output=True, text=True)
+            found = _FOUND.match(ended.stdout)
             cycles, seconds = _simulated(trace, system, repeats)
             if found is None or int(found.group(2)) != cycles:
                 raise InvariantError(

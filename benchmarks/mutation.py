@@ -153,11 +153,8 @@ class Tester:
         """Start a process that meets one mutant; it writes the name of the test that fails."""
         code = mutant.code()
         assert code is not None
-        changed = [
-            function
-            for function in functions[mutant.module, mutant.function]
-            if function.__code__.co_firstlineno == code.co_firstlineno
-        ]
+        known, first = functions[mutant.module, mutant.function], code.co_firstlineno
+        changed = [function for function in known if function.__code__.co_firstlineno == first]
         if not changed:
             raise SystemExit(f"{mutant.name}: no such function is in memory")
         here, there = os.pipe()

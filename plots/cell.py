@@ -186,8 +186,5 @@ def _draw_longest(axes: Axes, shown: pd.DataFrame, looks: dict[str, Look], secon
     several = "job" in shown and shown["job"].nunique() > 1
     axes.set_xticks(places, longest["job"].astype(str) + "." + names if several else names)
     axes.tick_params(axis="x", length=0)
-    axes.set(
-        xlabel=f"{'job.' if several else ''}kernel (those that stall longest)",
-        ylabel="stall (ms)",
-        ylim=(0, None),
-    )
+    what = f"{'job.' if several else ''}kernel (those that stall longest)"
+    axes.set(xlabel=what, ylabel="stall (ms)", ylim=(0, None))

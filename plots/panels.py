@@ -107,11 +107,8 @@ def panels(
     rows = -(-count // columns)
     legend_columns = _columns_that_fit(legend, legend_columns)
     lines = -(-len(legend) // legend_columns) + bool(legend_title)
-    height = (
-        rows * row_inches
-        + lines * _LEGEND_LINE_INCHES
-        + (_LABEL_INCHES * (1 + xlabel.count("\n")) if xlabel else 0)
-    )
+    label_inches = _LABEL_INCHES * (1 + xlabel.count("\n")) if xlabel else 0
+    height = rows * row_inches + lines * _LEGEND_LINE_INCHES + label_inches
     figure = new_figure(min(height, PAGE_INCHES))
     grid = figure.subplots(rows, columns, squeeze=False, sharex="x" in shared, sharey="y" in shared)
     every = [axes for row in grid for axes in row]

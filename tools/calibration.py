@@ -279,17 +279,11 @@ def calibrate(traces: Sequence[MeasuredTrace], base: str, name: str, models: Seq
         fit, base, name, f"measured kernels of {', '.join(sorted(models))} in {PUBLISHED}, float32"
     )
     calibrated = read_gpu(Document(data, name))
-    checks = tuple(
-        Check(
-            trace.model,
-            trace.batch_size,
-            trace.model in models,
-            trace.seconds,
-            total_seconds(calibrated, trace.kernels),
-        )
-        for trace in traces
-    )
-    return Calibrated(data, calibrated, fit, checks)
+    checks = []
+    for trace in traces:
+        described = total_seconds(calibrated, trace.kernels)
+        checks.append(Check(trace.model, trace.batch_size, trace.model in models, trace.seconds, described))
+    return Calibrated(data, calibrated, fit, tuple(checks))
 
 
 def description(fit: Fit, base: str, name: str, source: str) -> dict[str, Any]:

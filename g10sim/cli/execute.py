@@ -128,15 +128,10 @@ def _report(source: str, done: Any) -> None:
         f"{len(trace.tensors)} tensors; budget {rounded_bytes(done.system.gpu.memory)}"
     )
     figures = ("faults", "in", "out", "peak", "time")
-    rows = [
-        (
-            f"step {number}",
-            str(report.faults),
-            *map(rounded_bytes, (report.in_bytes, report.out_bytes, report.peak_bytes)),
-            rounded_seconds(report.seconds),
-        )
-        for number, report in enumerate(done.reports, 1)
-    ]
+    rows = []
+    for number, report in enumerate(done.reports, 1):
+        moved = map(rounded_bytes, (report.in_bytes, report.out_bytes, report.peak_bytes))
+        rows.append((f"step {number}", str(report.faults), *moved, rounded_seconds(report.seconds)))
     if done.predicted is not None:
         into, out, peak = done.simulated_bytes()
         rows.append(("simulated", "", *map(rounded_bytes, (into, out, peak)), ""))

@@ -109,11 +109,8 @@ def _show_what_if(found: list[WhatIf]) -> None:
         else:
             change = f"{one.exec_ms / now - 1:+.1%}" if now else ""
             rows.append((one.change, f"{one.exec_ms:,.1f}", f"{one.performance:.1%}", change))
-    show_table(
-        ("what if (simulated again, one change at a time)",),
-        ("time (ms)", "of ideal", "change of time"),
-        rows,
-    )
+    what = "what if (simulated again, one change at a time)"
+    show_table((what,), ("time (ms)", "of ideal", "change of time"), rows)
     say("")
 
 

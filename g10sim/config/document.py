@@ -58,11 +58,8 @@ _CORE_SCHEMA: tuple[tuple[str, str, str], ...] = (
     ),
 )
 for _tag, _pattern, _first in _CORE_SCHEMA:
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}",
-        re.compile(rf"(?:{_pattern})\Z"),
-        [*_first, ""] if _tag == "null" else [*_first],
-    )
+    _starts = [*_first, ""] if _tag == "null" else [*_first]
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _starts)
 
 
 def _number(text: str) -> int:

@@ -133,11 +133,9 @@ def uncertainty_names() -> tuple[str, ...]:
 def uncertainty_data(spec: object, document: Document, path: KeyPath) -> dict[str, Any]:
     """Resolve the preset of an uncertainty; the result is not checked yet. Raises ConfigError."""
     preset, changes = _known(spec, document, path, uncertainty_names())
-    return (
-        changes
-        if preset is None
-        else merge(load_document(data_path("configs", "uncertainty", f"{preset}.yaml")).data, changes)
-    )
+    if preset is None:
+        return changes
+    return merge(load_document(data_path("configs", "uncertainty", f"{preset}.yaml")).data, changes)
 
 
 def validated(model: type[Model], data: Mapping[str, Any], document: Document, path: KeyPath = ()) -> Model:

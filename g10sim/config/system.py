@@ -246,12 +246,8 @@ class SystemSpec(Displayed, Spec):
             place, host = located(index, "host"), self.host
             return Tier(place, "host", "memory", host.memory, kernel_access=host.kernel_access)
         if isinstance(entry, MemoryTierSpec):
-            place, rates, latencies = (
-                located(index, entry.name),
-                (entry.read, entry.write),
-                (entry.latency,) * 2,
-            )
-            numbers = entry.capacity, *rates, *latencies
+            place, latency = located(index, entry.name), entry.latency
+            numbers = entry.capacity, entry.read, entry.write, latency, latency
             return Tier(place, entry.name, "memory", *numbers, entry.at, kernel_access=entry.kernel_access)
         if not isinstance(entry, str):
             return ssd_tier(located(index, entry.name), entry.name, entry.drive, entry.at)

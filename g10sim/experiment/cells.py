@@ -112,17 +112,12 @@ class Cell:
         """Load the traces, with ``load`` if it is given. Raises TraceError, also for one that has changed."""
         clock, load = self.system.gpu.clock, load or load_input
         traces = {trace: load(trace) for trace in dict.fromkeys(job.trace for job in self.jobs)}
-        jobs = tuple(
-            Job(
-                times_factors(traces[job.trace], self.kernel_factors),
-                job.gpu,
-                duration_to_cycles(job.arrival_picoseconds, clock),
-                job.iterations,
-                job.priority,
-            )
-            for job in self.jobs
-        )
-        return Workload(jobs, self.variation, self.seed, self.sharing, self.exchange)
+        jobs = []
+        for job in self.jobs:
+            trace = times_factors(traces[job.trace], self.kernel_factors)
+            arrival = duration_to_cycles(job.arrival_picoseconds, clock)
+            jobs.append(Job(trace, job.gpu, arrival, job.iterations, job.priority))
+        return Workload(tuple(jobs), self.variation, self.seed, self.sharing, self.exchange)
 
     def make_policy(self) -> Policy:
         """Make a fresh policy. Raises PolicyError or ConfigError."""

@@ -87,12 +87,9 @@ class Outcome(Displayed):
     def display(self) -> Mapping[str, str]:
         """Return what became of the cells."""
         failed = len(self.failures)
-        facts = {
-            "results": str(self.directory),
-            "cells": f"{len(self.cells):,}",
-            "reused": f"{self.reused:,}",
-        }
-        return facts | ({"failed": f"{failed:,}"} if failed else {})
+        counts = {"cells": f"{len(self.cells):,}", "reused": f"{self.reused:,}"}
+        counts |= {"failed": f"{failed:,}"} if failed else {}
+        return {"results": str(self.directory), **counts}
 
     @cached_property
     def rows(self) -> tuple[dict[str, Any], ...]:

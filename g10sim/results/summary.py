@@ -185,20 +185,14 @@ def _in_place(record: IterationRecord, system: SystemSpec) -> Row:
 def _cpu(record: IterationRecord) -> Row:
     if record.cpu is None:
         return {}
-    stall = dict(record.stalls).get(StallReason.CPU, 0)
-    return {
-        "cpu_cycles": record.cpu.busy_cycles,
-        "cpu_fetched_bytes": record.cpu.fetched_bytes,
-        StallReason.CPU.column: stall,
-    }
+    stalled = {StallReason.CPU.column: dict(record.stalls).get(StallReason.CPU, 0)}
+    return {"cpu_cycles": record.cpu.busy_cycles, "cpu_fetched_bytes": record.cpu.fetched_bytes, **stalled}
 
 
 def _contexts(workload: Workload, system: SystemSpec, job: int) -> Row:
-    return (
-        dict.fromkeys(CONTEXT.names, context_bytes(workload, system, job))
-        if system.gpu.beside_tensors
-        else {}
-    )
+    if not system.gpu.beside_tensors:
+        return {}
+    return dict.fromkeys(CONTEXT.names, context_bytes(workload, system, job))
 
 
 def _contiguous(record: IterationRecord) -> Row:

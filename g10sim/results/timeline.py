@@ -111,14 +111,9 @@ class _Timeline:
         self._accesses(records.accesses)
         self._memory(records.memory)
         self._links(records.traffic)
-        return self._events.document(
-            {
-                "g10sim": g10sim.__version__,
-                "models": ", ".join(job.trace.model for job in self._workload.jobs),
-                "clock_hz": self._system.gpu.clock,
-                **more,
-            }
-        )
+        models = ", ".join(job.trace.model for job in self._workload.jobs)
+        about = {"g10sim": g10sim.__version__, "models": models, "clock_hz": self._system.gpu.clock}
+        return self._events.document({**about, **more})
 
     def _row(self, name: str, job: int, gpu: int) -> str:
         """Name a row of a job; where a GPU has one job only, its number says nothing."""
@@ -179,14 +174,9 @@ class _Timeline:
         pages = {place(word).label: record.fault_pages[column] for column, word in words.items()}
         pages["first_touch"] = record.first_touch_pages
         if self._with_faults and any(pages.values()):
-            self._events.instant(
-                _gpu(record.gpu),
-                self._row("page faults", record.job, record.gpu),
-                f"{sum(pages.values())} page faults",
-                record.start,
-                kernel=record.kernel,
-                **{f"{source}_pages": count for source, count in pages.items()},
-            )
+            row, name = self._row("page faults", record.job, record.gpu), f"{sum(pages.values())} page faults"
+            told = {"kernel": record.kernel, **{f"{source}_pages": count for source, count in pages.items()}}
+            self._events.instant(_gpu(record.gpu), row, name, record.start, **told)
 
     def _migrations(self, migrations: Iterable[MigrationRecord]) -> None:
         """Add transfers: where some of one direction overlap, the direction gets further rows."""
@@ -200,17 +190,10 @@ class _Timeline:
             if move.target is Location.GPU:
                 arrival = _Arrival(move.start, move.end, _gpu(move.gpu), shown)
                 self._arrivals.setdefault((move.job, move.tensor), []).append(arrival)
-            self._events.slice(
-                _gpu(move.gpu),
-                shown,
-                self._workload.jobs[move.job].trace.tensors[move.tensor].name,
-                move.start,
-                move.end,
-                tensor=move.tensor,
-                job=move.job,
-                cause=move.cause.words,
-                size_bytes=move.size_bytes,
-            )
+            name = self._workload.jobs[move.job].trace.tensors[move.tensor].name
+            told = {"tensor": move.tensor, "job": move.job, "cause": move.cause.words}
+            told |= {"size_bytes": move.size_bytes}
+            self._events.slice(_gpu(move.gpu), shown, name, move.start, move.end, **told)
 
     def _flows(self) -> None:
         """Lead from a kernel's stall to the last transfer that it waited for.

@@ -153,11 +153,8 @@ def judge(searches: Sequence[Search], directory: Path, **running: Unpack[Running
     """
     known: dict[str, CellResult] = {}
     while any(search.wanted for search in searches):
-        asked = [
-            (search, amount, search.case.changed(search.resource, amount))
-            for search in searches
-            for amount in search.wanted
-        ]
+        pairs = [(search, amount) for search in searches for amount in search.wanted]
+        asked = [(search, amount, search.case.changed(search.resource, amount)) for search, amount in pairs]
         new: dict[str, Cell] = {}
         for cell in [cell for *_, cells in asked for cell in cells]:
             if cell.key not in known:

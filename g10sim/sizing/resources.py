@@ -92,12 +92,8 @@ class Resource:
         """Return the value of every key."""
         given = {key: self.quantity.parse(_at(data, key)) for key in self._keys(data)}
         first, *others = given
-        scaled = {key: given[key] * amount // given[first] for key in others}
-        least = self.quantity.least
-        return {
-            first: self.text(amount),
-            **{key: self.text(max(least, rate)) for key, rate in scaled.items()},
-        }
+        scaled = {key: max(self.quantity.least, given[key] * amount // given[first]) for key in others}
+        return {key: self.text(value) for key, value in ({first: amount} | scaled).items()}
 
 
 def _put(data: dict[str, Any], texts: Mapping[str, str]) -> None:
