@@ -10,12 +10,12 @@ from typer import Option
 
 from g10sim.cli.options import (
     CellNumber,
-    JsonOption,
+    Json,
     PolicyName,
     ResultsDirectory,
     TraceName,
-    TrustOption,
-    WhereOption,
+    Trust,
+    Where,
     where_values,
 )
 from g10sim.cli.output import say, say_json, show_table
@@ -33,7 +33,7 @@ def explain(
     cell: CellNumber = None,
     policy: PolicyName = "",
     trace: TraceName = "",
-    where: WhereOption = None,
+    where: Where = None,
     job: Annotated[int, Option(min=0, help="Number of the job, where a cell has several.")] = 0,
     kernel: Annotated[int | None, Option(min=0, help="Look at one kernel only, by its number.")] = None,
     simulate: Annotated[
@@ -44,8 +44,8 @@ def explain(
             f"[default: name the best three; of other policies only where all takes at most {_PATIENCE} s]",
         ),
     ] = None,
-    trust: TrustOption = False,
-    json: JsonOption = False,
+    trust: Trust = False,
+    json: Json = False,
 ) -> None:
     """Say where the time of a cell went, which kernels, tensors and links are to blame, what may help.
 

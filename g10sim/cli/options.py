@@ -21,17 +21,17 @@ CellNumber = Annotated[
 ]
 TraceFile = Annotated[Path, Argument(help="Trace file.")]
 TraceOutput = Annotated[Path, Option("-o", "--output", help="Trace file to write (.g10t).")]
-SchedulerOption = Annotated[
+Scheduler = Annotated[
     str | None,
     Option(
         help="Simulate on the Dask cluster of this scheduler: its address or its scheduler file.",
         metavar="ADDRESS",
     ),
 ]
-WorkersOption = Annotated[
+Workers = Annotated[
     int | None, Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="1")
 ]
-SettingsOption = Annotated[
+Settings = Annotated[
     list[str] | None,
     Option(
         "--set",
@@ -39,7 +39,7 @@ SettingsOption = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
-WhereOption = Annotated[
+Where = Annotated[
     list[str] | None,
     Option(
         "--where",
@@ -53,7 +53,7 @@ PolicyName = Annotated[
 TraceName = Annotated[
     str, Option("--trace", help="Only cells of this trace, by the name of its file.", metavar="NAME")
 ]
-AddPolicyOption = Annotated[
+AddPolicy = Annotated[
     list[str] | None,
     Option(
         "--add-policy",
@@ -61,16 +61,14 @@ AddPolicyOption = Annotated[
         help="A policy more, by its key or as module:Class; may be repeated.",
     ),
 ]
-TrustOption = Annotated[
+Trust = Annotated[
     bool, Option("--trust", help="Import the policies 'module:Class' that the results name: code that runs.")
 ]
-JsonOption = Annotated[bool, Option("--json", help="Write JSON, with exact numbers, in place of text.")]
-VerboseOption = Annotated[
+Json = Annotated[bool, Option("--json", help="Write JSON, with exact numbers, in place of text.")]
+Verbose = Annotated[
     bool, Option("--verbose", "-v", help="Name the files that are read and the cells that are reused.")
 ]
-ForceOption = Annotated[
-    bool, Option("--force", help="Run every cell, also those that an earlier run finished.")
-]
+Force = Annotated[bool, Option("--force", help="Run every cell, also those that an earlier run finished.")]
 
 _Choice = TypeVar("_Choice", bound=str)
 

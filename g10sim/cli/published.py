@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from g10sim.cli.options import ForceOption, SchedulerOption, WorkersOption, choose_executor, names_in
+from g10sim.cli.options import Force, Scheduler, Workers, choose_executor, names_in
 from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.errors import ConfigError
@@ -48,7 +48,7 @@ def validate(
     figures: Annotated[str, Option(help="Only these figures, comma-separated.", show_default="all")] = "",
     models: Annotated[str, Option(help="Only these models, comma-separated.", show_default="all")] = "",
     policies: Annotated[str, Option(help="Only these policies, comma-separated.", show_default="all")] = "",
-    workers: WorkersOption = None,
+    workers: Workers = None,
     output: Annotated[
         Path, Option("-o", "--output", help="Directory of validation.csv and of finished cells.")
     ] = Path("results/validation"),
@@ -111,9 +111,9 @@ def claims(
     ] = None,
     claims_list: Annotated[Path, Option("--list", help="List of claims (YAML).")] = LIST,
     output: Annotated[Path, Option("-o", "--output", help="Directory of results.")] = Path("results/claims"),
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
-    force: ForceOption = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    force: Force = False,
 ) -> None:
     """Simulate the experiments behind published claims and say which are reproduced.
 
@@ -179,8 +179,8 @@ def measured(
     output: Annotated[Path, Option("-o", "--output", help="Directory of results.")] = Path(
         "results/measured"
     ),
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     force: Annotated[
         bool, Option("--force", help="Capture and run all rows, also those that ship or are finished.")
     ] = False,

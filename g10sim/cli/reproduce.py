@@ -10,15 +10,15 @@ from typer import Argument, Option
 
 from g10sim import plots
 from g10sim.cli.options import (
-    AddPolicyOption,
-    ForceOption,
+    AddPolicy,
+    Force,
     PolicyName,
     ResultsDirectory,
-    SchedulerOption,
-    SettingsOption,
+    Scheduler,
+    Settings,
     TraceName,
-    TrustOption,
-    WhereOption,
+    Trust,
+    Where,
     choose_executor,
     names_in,
     where_values,
@@ -47,10 +47,10 @@ def reproduce(
         int | None,
         Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="all cores"),
     ] = None,
-    scheduler: SchedulerOption = None,
-    settings: SettingsOption = None,
-    policies: AddPolicyOption = None,
-    force: ForceOption = False,
+    scheduler: Scheduler = None,
+    settings: Settings = None,
+    policies: AddPolicy = None,
+    force: Force = False,
 ) -> None:
     """Simulate the experiments of the G10 paper's figures and draw them; an interrupted run goes on.
 
@@ -127,7 +127,7 @@ def plot(
     cell: Annotated[int | None, Option(min=0, help="Number of the cell, for figures of one cell.")] = None,
     policy: PolicyName = "",
     trace: TraceName = "",
-    where: WhereOption = None,
+    where: Where = None,
     x: Annotated[str, Option("--x", help="Column or swept key on the axis.")] = "",
     y: Annotated[str, Option("--y", help="Column to show.", show_default="performance")] = "",
     hue: Annotated[
@@ -170,7 +170,7 @@ def report(
     output: Annotated[
         Path | None, Option("-o", "--output", help="File to write.", show_default="DIRECTORY/report.html")
     ] = None,
-    trust: TrustOption = False,
+    trust: Trust = False,
 ) -> None:
     """Write results as one HTML file to explore: charts, tables, words on each cell, configuration."""
     from g10sim.explain.report import write_report  # matplotlib is slow to import

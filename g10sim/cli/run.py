@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from g10sim.cli.options import (
-    AddPolicyOption,
-    ForceOption,
-    SchedulerOption,
-    SettingsOption,
-    VerboseOption,
-    WorkersOption,
-    choose_executor,
-)
+from g10sim.cli.options import AddPolicy, Force, Scheduler, Settings, Verbose, Workers, choose_executor
 from g10sim.cli.output import (
     ALL_UNSUPPORTED,
     InterruptionError,
@@ -60,11 +52,11 @@ def run(
         Path | None,
         Option("-o", "--output", help="Directory of results.", show_default="the configuration's output"),
     ] = None,
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
-    settings: SettingsOption = None,
-    policies: AddPolicyOption = None,
-    force: ForceOption = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    settings: Settings = None,
+    policies: AddPolicy = None,
+    force: Force = False,
     check: Annotated[bool, Option("--check", help="Test every invariant while simulating: slower.")] = False,
     seconds: Annotated[
         float | None,
@@ -74,7 +66,7 @@ def run(
     yes: Annotated[
         bool, Option("--yes", help=f"Run more than {_MANY_CELLS:,} cells, which are refused otherwise.")
     ] = False,
-    verbose: VerboseOption = False,
+    verbose: Verbose = False,
     schema: Annotated[
         bool, Option("--schema", help="Print the JSON Schema of run configurations and do nothing else.")
     ] = False,

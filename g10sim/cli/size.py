@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from g10sim import plots
-from g10sim.cli.options import ForceOption, SchedulerOption, SettingsOption, WorkersOption, choose_executor
+from g10sim.cli.options import Force, Scheduler, Settings, Workers, choose_executor
 from g10sim.cli.output import complain_of_failures, say, show_table, warn
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
@@ -36,10 +36,10 @@ def size(
     output: Annotated[
         Path | None, Option("-o", "--output", help="Directory of results.", show_default="results/NAME-size")
     ] = None,
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
-    settings: SettingsOption = None,
-    force: ForceOption = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    settings: Settings = None,
+    force: Force = False,
 ) -> None:
     """Find the least of each resource that reaches a target, the others as CONFIG says.
 

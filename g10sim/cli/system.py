@@ -9,7 +9,7 @@ import yaml
 from pydantic_core import to_jsonable_python
 from typer import Argument
 
-from g10sim.cli.options import JsonOption
+from g10sim.cli.options import Json
 from g10sim.cli.output import say, say_json, show_table
 from g10sim.config.presets import load_ssd, load_system, ssd_names, system_names
 from g10sim.config.problems import check_choice
@@ -23,8 +23,7 @@ from g10sim.units import format_bytes, format_rate
 
 
 def system(
-    name: Annotated[str | None, Argument(help="System or SSD to show in full.")] = None,
-    json: JsonOption = False,
+    name: Annotated[str | None, Argument(help="System or SSD to show in full.")] = None, json: Json = False
 ) -> None:
     """List the presets of systems and SSDs, or show one with the source of every number."""
     if json:
@@ -57,7 +56,7 @@ def policies(
     name: Annotated[
         str | None, Argument(help="Policy to show with its parameters: a name, or module:Class.")
     ] = None,
-    json: JsonOption = False,
+    json: Json = False,
 ) -> None:
     """List the policies with their papers, or show one with its parameters and their defaults."""
     if json:

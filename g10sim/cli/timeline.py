@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import Option
 
-from g10sim.cli.options import CellNumber, PolicyName, ResultsDirectory, TraceName, WhereOption, where_values
+from g10sim.cli.options import CellNumber, PolicyName, ResultsDirectory, TraceName, Where, where_values
 from g10sim.cli.output import say
 from g10sim.errors import ConfigError
 from g10sim.results.choosing import rows_where
@@ -26,7 +26,7 @@ def timeline(
     cell: CellNumber = None,
     policy: PolicyName = "",
     trace: TraceName = "",
-    where: WhereOption = None,
+    where: Where = None,
     opened: Annotated[
         bool, Option("--open", help="Open it in the browser, and serve it there once.")
     ] = False,

@@ -20,7 +20,7 @@ from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import each_inactive_period, live_ranges
 from g10sim.analysis.work_check import check_work, unjudged
 from g10sim.cli.capture import capture, recapture
-from g10sim.cli.options import JsonOption, TraceFile, sizes
+from g10sim.cli.options import Json, TraceFile, sizes
 from g10sim.cli.output import console, say, say_json, show_table, warn, write_table
 from g10sim.cli.trace_facts import (
     MEMORY_COLUMNS,
@@ -106,7 +106,7 @@ def info(
     gpu_memory: Annotated[
         list[str] | None, Option(help="GPU memory to compare with, such as '40 GiB'; may be repeated.")
     ] = None,
-    json: JsonOption = False,
+    json: Json = False,
 ) -> None:
     """Show footprint, work, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
     trace = load_trace(file)

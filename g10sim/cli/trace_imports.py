@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -55,15 +54,9 @@ Partial = Annotated[
 ]
 
 
-class Gap(StrEnum):
-    """Ways to treat time in which the device did nothing."""
-
-    DROP = "drop"
-    KEEP = "keep"
-
-
 Gaps = Annotated[
-    Gap, Option(help="Time in which the device waited: left out, or kept as idle time of its host.")
+    Literal["drop", "keep"],
+    Option(help="Time in which the device waited: left out, or kept as idle time of its host."),
 ]
 
 
@@ -73,7 +66,7 @@ def nsight(
     output: TraceOutput,
     device: Annotated[int | None, Option(min=0, help="Device, if several ran kernels.")] = None,
     process: Annotated[int | None, Option(min=0, help="Process, if several ran kernels.")] = None,
-    gaps: Gaps = Gap.DROP,
+    gaps: Gaps = "drop",
     partial: Partial = False,
     model: Model = None,
     batch_size: BatchSize = 1,
@@ -81,7 +74,7 @@ def nsight(
     """Import kernels and allocations of a report of Nsight Systems, and tell its copies."""
     report = read_report(file, device, process)
     trace = import_nsight(
-        report, model=model, batch_size=batch_size, keep_gaps=gaps is Gap.KEEP, partial=partial
+        report, model=model, batch_size=batch_size, keep_gaps=gaps == "keep", partial=partial
     )
     _save(trace, output)
     for copies in report.copies:
@@ -101,7 +94,7 @@ def kineto(
     process: Annotated[str | None, Option(help="Process, if several are in the file.")] = None,
     weights: Weights = "",
     inputs: Inputs = "",
-    gaps: Gaps = Gap.DROP,
+    gaps: Gaps = "drop",
     partial: Partial = False,
 ) -> None:
     """Import a step of a profile of PyTorch, as export_chrome_trace writes it."""
@@ -113,7 +106,7 @@ def kineto(
         device=device,
         step=step,
         by_hand=_by_hand(weights, inputs),
-        keep_gaps=gaps is Gap.KEEP,
+        keep_gaps=gaps == "keep",
         partial=partial,
     )
     _save(trace, output)
@@ -131,7 +124,7 @@ def chakra(
     device: DeviceName = None,
     weights: Weights = "",
     inputs: Inputs = "",
-    gaps: Gaps = Gap.DROP,
+    gaps: Gaps = "drop",
     partial: Partial = False,
 ) -> None:
     """Import a step of an execution trace of PyTorch, as ExecutionTraceObserver writes it."""
@@ -147,7 +140,7 @@ def chakra(
         device=device,
         step=step,
         by_hand=_by_hand(weights, inputs),
-        keep_gaps=gaps is Gap.KEEP,
+        keep_gaps=gaps == "keep",
         partial=partial,
     )
     _save(trace, output)

@@ -15,9 +15,8 @@ from g10sim.config.data import find_file
 from g10sim.config.document import Document
 from g10sim.config.idle_keys import IdleKeys
 from g10sim.config.load import run_config, with_values
-from g10sim.config.run import PolicySpec, RunConfig, WorkloadSpec
+from g10sim.config.run import PolicySpec, RunConfig
 from g10sim.config.setting import PolicyTraits, Setting
-from g10sim.config.sharing import ExchangeSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, all_of
 from g10sim.experiment.cells import Cell, make_policy, takes_seed
@@ -84,16 +83,17 @@ def expand(
             behaviour=parts.one(combination.config.compat),
             policy=combination.policies[number],
             swept=swept_values,
-            variation=combination.config.workload.variation,
-            sharing=parts.one(combination.config.workload.sharing),
+            variation=workload.variation,
+            sharing=parts.one(workload.sharing),
             seed=seed,
             tables=config.tables,
             check=check,
-            exchange=_exchange(combination.config.workload),
+            exchange=workload.gradient_exchange if workload.replicas is not None else None,
             one_job=not (config.workload.jobs or has_replicas),
         )
         for position in range(workloads.count)
         for combination, number, swept_values in entries
+        for workload in [combination.config.workload]
         for seed in combination.config.seeds
     )
     return Experiment(config, with_cases(cells, config.uncertainty), workloads.warnings, workloads.timed_for)
@@ -254,10 +254,6 @@ def _blamed(number: int, mapping: Mapping[str, Any], message: str) -> tuple[str 
         if key != "name" and re.search(rf"(?:'{re.escape(key)}'|\b{re.escape(key)}:)", message):
             return ("policies", number, key)
     return ("policies", number)
-
-
-def _exchange(workload: WorkloadSpec) -> ExchangeSpec | None:
-    return None if workload.replicas is None else workload.gradient_exchange
 
 
 def _text(value: object) -> str:
