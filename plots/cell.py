@@ -21,15 +21,8 @@ from g10sim.plots.panels import (
     row_by_row,
 )
 from g10sim.plots.style import PAGE_INCHES, model_name, new_figure
+from g10sim.results import reading
 from g10sim.results.columns import memory_levels, stall_reasons
-from g10sim.results.reading import (
-    busy_share,
-    of_cell,
-    reported_kernels,
-    row_of_cell,
-    rows_of_cell,
-    seconds_per_cycle,
-)
 
 _GIB = 2**30
 _GPU_LINES = ("-", "--", "-.", ":")
@@ -41,13 +34,13 @@ _LONGEST_KERNELS = 8
 
 def memory(results: pd.DataFrame, table: pd.DataFrame, *, cell: int | None = None) -> Figure:
     """Draw the bytes in use at the end of every kernel of all iterations, and the size of GPU memory."""
-    row = row_of_cell(results, cell)
-    used = of_cell(table, row)
+    row = reading.row_of_cell(results, cell)
+    used = reading.of_cell(table, row)
     made = panels(
         ["", ""], columns=1, row_inches=1.05, xlabel="time (s)", ylabel="memory in use (GiB)", shared="x"
     )
     gpu_axes, other_axes = made.axes
-    second = seconds_per_cycle(row)
+    second = reading.seconds_per_cycle(row)
     for place, (gpu, of_gpu) in enumerate(used.groupby("gpu")):
         name = "GPU" if used["gpu"].nunique() == 1 else f"GPU {gpu}"
         line = _GPU_LINES[place // 2 % len(_GPU_LINES)]
@@ -77,9 +70,9 @@ def timeline(
     That is the reported iteration; of several jobs, from the first one that starts to the last that ends.
     Lines mark where micro-batches begin, if one job runs.
     """
-    jobs = _reported(rows_of_cell(results, cell), kernels)
+    jobs = _reported(reading.rows_of_cell(results, cell), kernels)
     every = pd.concat([shown for _, shown in jobs])
-    second = seconds_per_cycle(jobs[0][0])
+    second = reading.seconds_per_cycle(jobs[0][0])
     edges, times = _slices(every, second, _BINS_OF_TIMELINE)
     begins = micro_batches_begin(every, "start") if len(jobs) == 1 else []
     places = [(start - edges[0]) * second for start in begins]
@@ -87,7 +80,7 @@ def timeline(
     for row, shown in jobs:
         waited = shown["start"] + shown["stall_cycles"]
         for look, starts, ends in ((_COMPUTE, waited, shown["end"]), (_STALL, shown["start"], waited)):
-            rows.append((_of_job(look, row, len(jobs)), busy_share(starts, ends, edges)))
+            rows.append((_of_job(look, row, len(jobs)), reading.busy_share(starts, ends, edges)))
     moves = migrations[migrations["cell"] == jobs[0][0]["cell"]] if "cell" in migrations else migrations
     rows += _transfers(moves[(moves["end"] > edges[0]) & (moves["start"] < edges[-1])], edges)
     figure = new_figure(min(PAGE_INCHES, 0.45 + _ROW_INCHES * len(rows)))
@@ -113,7 +106,7 @@ def _transfers(moves: pd.DataFrame, edges: list[float]) -> list[tuple[Look, list
     for (source, target), look in distinct(looks).items():
         moved = moves[(moves["source"] == source) & (moves["target"] == target)]
         label = f"{look.label}\n{moved['size_bytes'].sum() / 1e9:.1f} GB"
-        rows.append((replace(look, label=label), busy_share(moved["start"], moved["end"], edges)))
+        rows.append((replace(look, label=label), reading.busy_share(moved["start"], moved["end"], edges)))
     return rows
 
 
@@ -123,9 +116,9 @@ def stalls(results: pd.DataFrame, kernels: pd.DataFrame, *, cell: int | None = N
     The stalls of a kernel lie before its computing, one reason after the other. Raises ConfigError
     where no kernel stalled.
     """
-    jobs = _reported(rows_of_cell(results, cell), kernels)
+    jobs = _reported(reading.rows_of_cell(results, cell), kernels)
     every = pd.concat([shown for _, shown in jobs], ignore_index=True)
-    second, reasons = seconds_per_cycle(jobs[0][0]), stall_reasons(every)
+    second, reasons = reading.seconds_per_cycle(jobs[0][0]), stall_reasons(every)
     looks = distinct({column: reason.look for column, reason in reasons.items() if every[column].any()})
     if not looks:
         number = jobs[0][0]["cell"]
@@ -145,7 +138,7 @@ def stalls(results: pd.DataFrame, kernels: pd.DataFrame, *, cell: int | None = N
 
 def _reported(rows: list[dict[str, Any]], kernels: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]:
     """Return each job of a cell with the kernels of its reported iteration."""
-    return [(row, reported_kernels(of_cell(kernels, row), row)) for row in rows]
+    return [(row, reading.reported_kernels(reading.of_cell(kernels, row), row)) for row in rows]
 
 
 def _of_job(look: Look, row: dict[str, Any], jobs: int) -> Look:
@@ -165,7 +158,7 @@ def _draw_over_time(axes: Axes, shown: pd.DataFrame, looks: dict[str, Look], sec
     floor, since = [0.0] * _BINS_OF_STALLS, shown["start"]
     for column, look in looks.items():
         until = since + shown[column]
-        shares = [100 * share for share in busy_share(since, until, edges)]
+        shares = [100 * share for share in reading.busy_share(since, until, edges)]
         plain: Any = {"facecolor": look.colour, "hatch": look.hatch}  # too narrow for edges
         axes.bar(times[:-1], shares, times[1] - times[0], bottom=floor, align="edge", linewidth=0, **plain)
         floor = [low + share for low, share in zip(floor, shares, strict=True)]

@@ -19,21 +19,10 @@ from g10sim.analysis.footprint import footprint_bytes, live_bytes, working_set_b
 from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import each_inactive_period, live_ranges
 from g10sim.analysis.work_check import check_work, unjudged
+from g10sim.cli import trace_facts
 from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import Json, TraceFile, sizes
 from g10sim.cli.output import console, say, say_json, show_table, warn, write_table
-from g10sim.cli.trace_facts import (
-    MEMORY_COLUMNS,
-    PRICED_COLUMNS,
-    facts,
-    kinds,
-    memory_rows,
-    origin_rows,
-    priced_rows,
-    show_account,
-    summary,
-    work_rows,
-)
 from g10sim.cli.trace_files import block, export_app, models, place, reorder, retime, stages
 from g10sim.cli.trace_imports import import_app
 from g10sim.config.presets import load_system, system_names
@@ -89,7 +78,7 @@ def check(file: TraceFile) -> None:
     """Check that a trace file is whole, unchanged since it was written and keeps every rule."""
     trace = load_trace(file)
     check_work(trace, str(file))
-    say(f"{file}: good; {summary(trace)}; sha256 {trace_hash(trace)}")
+    say(f"{file}: good; {trace_facts.summary(trace)}; sha256 {trace_hash(trace)}")
     if note := unjudged(trace):
         say(f"note: {note}")
 
@@ -116,21 +105,21 @@ def info(
     memories += [("", size_bytes, 0) for size_bytes in sizes("--gpu-memory", gpu_memory or ())]
     pool = caching_pool_bytes(trace) if len(trace.kernels) <= _MOST_POOLED else None
     if json:
-        say_json(facts(trace, memories, pool))
+        say_json(trace_facts.facts(trace, memories, pool))
         return
     account = account_of(trace)
     console().print(_overview(file, trace, pool))
     if account is not None:
-        show_account(account)
+        trace_facts.show_account(account)
     by_kind = (
         (kind, str(count), rounded_bytes(together), rounded_bytes(largest))
-        for kind, (count, together, largest) in kinds(trace).items()
+        for kind, (count, together, largest) in trace_facts.kinds(trace).items()
     )
     for title, (name, *figures), rows in (
         ("Tensors", ("kind", "tensors", "together", "largest"), by_kind),
-        ("Kernel times", PRICED_COLUMNS, priced_rows(trace)),
+        ("Kernel times", trace_facts.PRICED_COLUMNS, trace_facts.priced_rows(trace)),
         (_LIFETIMES, _LIFETIME_COLUMNS, _lifetimes(trace)),
-        ("Oversubscription", MEMORY_COLUMNS, memory_rows(trace, memories, pool)),
+        ("Oversubscription", trace_facts.MEMORY_COLUMNS, trace_facts.memory_rows(trace, memories, pool)),
     ):
         say("")
         show_table((name,), figures, rows, title=title)
@@ -173,9 +162,9 @@ def _overview(file: Path, trace: Trace, pool: int | None) -> Table:
         ("largest working set", _at_kernel(trace, needed)),
         ("median working set", rounded_bytes(int(np.median(needed)))),
         ("persistent tensors", rounded_bytes(persistent)),
-        *work_rows(trace),
+        *trace_facts.work_rows(trace),
         ("sha256", trace_hash(trace)),
-        *origin_rows(trace),
+        *trace_facts.origin_rows(trace),
     ]
     for name, value in rows:
         table.add_row(escape(name), escape(value))

@@ -24,18 +24,9 @@ from g10sim.experiment.store import CellStore
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available, without_plug_ins
 from g10sim.records import Location
+from g10sim.results import reading
 from g10sim.results.choosing import rows_where
 from g10sim.results.legends import policy_labels
-from g10sim.results.reading import (
-    CONFIGURATION,
-    TIMING,
-    TableFile,
-    read_checked,
-    read_provenance,
-    read_results,
-    row_of_cell,
-    rows_of_cell,
-)
 from g10sim.sim.preparation import as_recorded
 from g10sim.text import shown
 from g10sim.trace.model import Trace
@@ -91,8 +82,8 @@ def open_cell(
     Raises ConfigError or TraceError where results, configuration or trace are missing or have changed.
     """
     directory = Path(directory)
-    results = read_results(directory)
-    row = row_of_cell(rows_where(results, where or {}), cell, job)
+    results = reading.read_results(directory)
+    row = reading.row_of_cell(rows_where(results, where or {}), cell, job)
     return _Opener(directory, results, trust=trust).open(row, job)
 
 
@@ -102,11 +93,11 @@ def open_cells(directory: str | Path, most: int, *, trust: bool = False) -> Iter
     Without ``trust`` those of policies ``module:Class`` are left out. Raises as :func:`open_cell` does.
     """
     directory = Path(directory)
-    results = read_results(directory)
+    results = reading.read_results(directory)
     opener = _Opener(directory, results, trust=trust)
     results.attrs = {}
     for number in results.loc[results["status"] == "ok", "cell"].unique()[:most]:
-        for job, row in enumerate(rows_of_cell(results, int(number))):
+        for job, row in enumerate(reading.rows_of_cell(results, int(number))):
             if trust or not names_code(row["policy"]):
                 yield opener.open(row, job)
 
@@ -124,15 +115,15 @@ class _Opener:
         self._labels = policy_labels(results)
         self._results.attrs = {}  # pandas copies them with every part of a table
         self._load = lru_cache(maxsize=_TRACES_KEPT)(load_input)
-        self._provenance = read_provenance(directory)
-        read_checked(directory, CONFIGURATION, self._provenance)
-        document = load_document(directory / CONFIGURATION)
+        self._provenance = reading.read_provenance(directory)
+        reading.read_checked(directory, reading.CONFIGURATION, self._provenance)
+        document = load_document(directory / reading.CONFIGURATION)
         known = self._provenance["traces"]
         self._trust = trust
         with nullcontext() if trust else without_plug_ins():
             found = Document(_with_paths(document.data, known), document.source)
             self._cells = expand(found, known=CellStore(directory).known_traces()).cells
-        self._tables: dict[str, TableFile] = {}
+        self._tables: dict[str, reading.TableFile] = {}
 
     def open(self, row: dict[str, Any], job: int) -> OpenedCell:
         made = self._cell(int(row["cell"]))
@@ -186,12 +177,12 @@ class _Opener:
                 raise ConfigError(f"{problem}; allowed: the trace that it used")
         return cell
 
-    def _table(self, name: str, row: Mapping[str, Any]) -> TableFile | None:
+    def _table(self, name: str, row: Mapping[str, Any]) -> reading.TableFile | None:
         """Return a table; None if it has no records of the cell of a row."""
         if not (self._directory / f"{name}.parquet").is_file():
             return None
         if name not in self._tables:
-            self._tables[name] = TableFile(self._directory, name, self._provenance)
+            self._tables[name] = reading.TableFile(self._directory, name, self._provenance)
         return self._tables[name] if row["cell"] in self._tables[name].keys else None
 
 
@@ -269,7 +260,7 @@ def seconds_of(directory: Path, cell: int) -> float:
     """
     import pandas as pd
 
-    content = read_checked(directory, TIMING, read_provenance(directory))
+    content = reading.read_checked(directory, reading.TIMING, reading.read_provenance(directory))
     timing = pd.read_csv(io.BytesIO(content)).set_index("cell")
     return float(timing["cpu_seconds"].get(cell, 0.0))
 

@@ -25,19 +25,11 @@ from g10sim.explain.cell import Section, describe_cell
 from g10sim.explain.report_data import chart_data
 from g10sim.files import write_text, writing
 from g10sim.plots.traces import records
+from g10sim.results import reading
 from g10sim.results.columns import SHOWN, stall_reasons
 from g10sim.results.keyed import timeline_name
 from g10sim.results.legends import policy_labels
 from g10sim.results.ranges import order_lines
-from g10sim.results.reading import (
-    CONFIGURATION,
-    REPORT,
-    TIMING,
-    cell_keys,
-    read_checked,
-    read_provenance,
-    read_results,
-)
 from g10sim.results.swept import values_of
 
 if TYPE_CHECKING:
@@ -75,7 +67,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, *, tru
     The file needs nothing else. Raises ConfigError where results are missing or it cannot be written.
     """
     directory = Path(directory)
-    path = Path(output) if output is not None else directory / REPORT
+    path = Path(output) if output is not None else directory / reading.REPORT
     text = report(directory, trust=trust)
     with writing(path, ConfigError):
         write_text(path, text)
@@ -84,10 +76,10 @@ def write_report(directory: str | Path, output: str | Path | None = None, *, tru
 
 def report(directory: Path, *, trust: bool = False) -> str:
     """Return the report of a directory of results as HTML. Raises ConfigError where results are missing."""
-    results = read_results(directory)
-    provenance = read_provenance(directory)
-    read_checked(directory, CONFIGURATION, provenance)
-    configuration = read_text(directory / CONFIGURATION)
+    results = reading.read_results(directory)
+    provenance = reading.read_provenance(directory)
+    reading.read_checked(directory, reading.CONFIGURATION, provenance)
+    configuration = read_text(directory / reading.CONFIGURATION)
     named = results.assign(policy=results["policy"].map(policy_labels(results)))
     ran = named.loc[results["status"] == _OK]
     cells, notes = _in_words(directory, ran, trust=trust)
@@ -102,7 +94,7 @@ def report(directory: Path, *, trust: bool = False) -> str:
     library, library_source = _library()
     return templates.get_template("report.html.j2").render(
         script_sources=Markup(f"{_source(program.encode())} {library_source}"),
-        stamp=stamp(cell_keys(provenance).values()),
+        stamp=stamp(reading.cell_keys(provenance).values()),
         name=str(results["name"].iloc[0]) if len(results) else directory.name,
         summary=_summary(results, directory, provenance),
         failures=_failures(named),
@@ -145,7 +137,7 @@ def _in_words(directory: Path, ran: pd.DataFrame, *, trust: bool) -> tuple[list[
         notes.append(
             f"Words are on the first {_MOST_CELLS} of {count} cells that ran; 'explain' has them on any."
         )
-    code = [policy for policy in read_results(directory)["policy"].unique() if names_code(policy)]
+    code = [policy for policy in reading.read_results(directory)["policy"].unique() if names_code(policy)]
     if code and not trust:
         notes.append(f"No words on cells of {', '.join(code)}, whose code was not loaded; --trust loads it.")
     try:
@@ -182,7 +174,7 @@ def _summary(results: pd.DataFrame, directory: Path, provenance: Mapping[str, An
     parts = [f"{counts.get(_OK, 0)} of {int(counts.sum())} cells ran"]
     parts += [f"{counts[status]} {status}" for status in ("unsupported", "failed") if counts.get(status)]
     try:
-        timing = pd.read_csv(io.BytesIO(read_checked(directory, TIMING, provenance)))
+        timing = pd.read_csv(io.BytesIO(reading.read_checked(directory, reading.TIMING, provenance)))
         parts.append(f"simulating took {timing['wall_seconds'].sum():,.1f} s of one processor")
     except (ConfigError, ValueError, KeyError):
         pass  # a report without it is still a report
