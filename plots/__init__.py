@@ -84,11 +84,8 @@ def _check_sweeps(results: pd.DataFrame, figure: str, known: str) -> None:
 
     ``known`` is a regular expression of the keys that it shows all values of.
     """
-    several = [
-        key
-        for key in swept_keys(list(map(str, results.columns)))
-        if results[key].nunique(dropna=False) > 1 and not re.fullmatch(known, key)
-    ]
+    others = [key for key in swept_keys(list(map(str, results.columns))) if not re.fullmatch(known, key)]
+    several = [key for key in others if results[key].nunique(dropna=False) > 1]
     if several:
         found = " and ".join(several_values(results, key) for key in several)
         chosen = " ".join(f"--where {key}=VALUE" for key in several)

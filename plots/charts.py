@@ -268,15 +268,12 @@ def _draw_map(axes: Axes, points: Points, found: pd.DataFrame, scale: Normalize)
         for column, value in enumerate(points.x.texts):
             cell = cells.get((hue, value))
             if cell is not None and cell["status"] == OK:
-                is_dark = scale(cell["value"]) < 0.6
+                colour = WHITE if scale(cell["value"]) < 0.6 else BLACK
                 shown = _short(cell["value"], is_share=points.has_ideal)
-                axes.text(
-                    column, row, shown, ha="center", va="center", size=5.5, color=WHITE if is_dark else BLACK
-                )
+                axes.text(column, row, shown, ha="center", va="center", size=5.5, color=colour)
             elif cell is not None:
-                mark_missing(
-                    axes, column, cell["status"], height=(len(points.hues) - row - 0.5) / len(points.hues)
-                )
+                height = (len(points.hues) - row - 0.5) / len(points.hues)
+                mark_missing(axes, column, cell["status"], height=height)
 
 
 def _title(text: str, room: int) -> str:

@@ -66,9 +66,8 @@ def vdnn_modes(results: pd.DataFrame) -> Figure:
     empty bar shows the memory that it takes in a larger one.
     """
     shown = without_ideal(results)
-    shown = shown.assign(
-        size=shown[_MEMORY].map(parse_bytes) if _MEMORY in shown else 0, gib=shown["peak_gpu_bytes"] / _GIB
-    )
+    sizes = shown[_MEMORY].map(parse_bytes) if _MEMORY in shown else 0
+    shown = shown.assign(size=sizes, gib=shown["peak_gpu_bytes"] / _GIB)
     least = shown["size"].min()
     counts, larger = shown[shown["size"] == least], shown[shown["size"] > least]
     found = designs(counts)

@@ -140,10 +140,8 @@ def pages(titles: Sequence[str], *, columns: int, row_inches: float, **options: 
     """Make figures of a panel per title, as :func:`panels` does: as many as are needed to be readable."""
     legend_inches = _LEGEND_LINE_INCHES * (len(options.get("legend", ())) + 2)
     rows = max(1, int((PAGE_INCHES - legend_inches) / row_inches))
-    return [
-        panels(page, columns=columns, row_inches=row_inches, **options)
-        for page in in_rows(titles, rows * columns)
-    ]
+    options |= {"columns": columns, "row_inches": row_inches}
+    return [panels(page, **options) for page in in_rows(titles, rows * columns)]
 
 
 def row_by_row(entries: Sequence[Artist], columns: int) -> list[Artist]:

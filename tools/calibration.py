@@ -296,11 +296,8 @@ def description(fit: Fit, base: str, name: str, source: str) -> dict[str, Any]:
         entry: refinement.model_dump(mode="json", exclude_none=True)
         for entry, refinement in fit.operators.items()
     }
-    sources = {
-        f"{table}.{key}": f"fit to {fit.counts[key]} {source}"
-        for table, found in tables.items()
-        for key in found
-    }
+    pairs = [(table, key) for table, found in tables.items() for key in found]
+    sources = {f"{table}.{key}": f"fit to {fit.counts[key]} {source}" for table, key in pairs}
     text = f"{load_gpu(base).description}, times as in {PUBLISHED}"
     return {"preset": base, "name": name, "description": text, **tables, "sources": sources}
 

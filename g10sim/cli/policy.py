@@ -113,6 +113,7 @@ def _write(target: Path, name: str) -> None:
         keep_trailing_newline=True,
     )
     class_name = "".join(word.capitalize() for word in name.split("_"))
+    told = {"name": name, "class_name": class_name, "version": version("g10sim")}
     files = {
         "pyproject.toml": "pyproject.toml",
         f"{name}/__init__.py": "policy.py",
@@ -124,9 +125,7 @@ def _write(target: Path, name: str) -> None:
     with TemporaryDirectory(dir=target.parent) as scratch:
         package = Path(scratch) / "package"
         for path, template in files.items():
-            text = templates.get_template(f"{template}.jinja").render(
-                name=name, class_name=class_name, version=version("g10sim")
-            )
+            text = templates.get_template(f"{template}.jinja").render(told)
             (package / path).parent.mkdir(parents=True, exist_ok=True)
             (package / path).write_text(text, encoding="utf-8")
         package.rename(target)

@@ -58,9 +58,8 @@ class Workloads:
         if not workload.jobs:
             name, path = self._files[position]
             trace = self._input(name, path, config)
-            return tuple(
-                CellJob(trace, workload.iterations, gpu=replica) for replica in range(workload.replicas or 1)
-            )
+            gpus = range(workload.replicas or 1)
+            return tuple(CellJob(trace, workload.iterations, gpu) for gpu in gpus)
         found: list[CellJob] = []
         for number, job in enumerate(workload.jobs):
             with self._document.blaming(("workload", "jobs", number, "trace")):
@@ -85,10 +84,8 @@ class Workloads:
         if (name, path, gpu_name, clock) not in self._seen:
             described = "" if gpu is None else data_hash(gpu.model_dump_json())
             facts = self._known.facts(path, lambda: self._facts(name, path, gpu, clock), described, clock)
-            found = TraceInput(
-                *(name, str(path.resolve()), facts.sha256, facts.model, facts.batch_size, facts.sends),
-                *(gpu_name, described),
-            )
+            what = facts.sha256, facts.model, facts.batch_size, facts.sends
+            found = TraceInput(name, str(path.resolve()), *what, gpu_name, described)
             self._seen[name, path, gpu_name, clock] = found, facts
         found, facts = self._seen[name, path, gpu_name, clock]
         if facts.on_cpu:

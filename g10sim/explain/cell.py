@@ -307,10 +307,8 @@ def bound_lines(opened: OpenedCell) -> Iterator[str]:
     if not found.stall_cycles:
         yield f"Bound: all of it may be avoidable: the time of the kernels is the bound of every {_WHO}"
         return
-    causes = [
-        f"{rounded_seconds(cycles / clock)} because of {name}"
-        for name, cycles in sorted(found.stalls.items(), key=lambda item: -item[1])
-    ]
+    stalls = sorted(found.stalls.items(), key=lambda item: -item[1])
+    causes = [f"{rounded_seconds(cycles / clock)} because of {name}" for name, cycles in stalls]
     yield (
         f"Bound: no {_WHO} avoids {rounded_seconds(found.stall_cycles / clock)} of it "
         f"({found.stall_cycles / lost:.0%}): {', '.join(causes)}"

@@ -161,10 +161,8 @@ class Finding:
     def as_row(self) -> dict[str, object]:
         """Columns of claims.csv."""
         claim, value = self.claim, self.measured.value
-        row = {
-            name: getattr(claim, name) for name in ("system", "published", "unit", "source", "says", "means")
-        }
-        return row | {
+        names = ("system", "published", "unit", "source", "says", "means")
+        return {name: getattr(claim, name) for name in names} | {
             "claim": claim.name,
             "data": self.data,
             "value": value,
@@ -220,9 +218,8 @@ def check_claims(
             if published is not None:
                 traces = _imported(reference, published.traces[:1] if quick else published.traces, output)
                 documents[name, REFERENCE] = _document(name, [traces, *published.settings, *settings])
-    outcomes = run_experiments(
-        {_directory(*key): document for key, document in documents.items()}, output, **running
-    )
+    named = {_directory(*key): document for key, document in documents.items()}
+    outcomes = run_experiments(named, output, **running)
     findings = [
         _find(claim, data, output)
         for claim in claims

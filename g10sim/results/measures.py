@@ -119,10 +119,8 @@ class Quantity(Spec):
         results = read_results(directory)
         policy = self.policy or str(results["policy"].iloc[0])
         rows = cells_of(results, policy, self.column, {})
-        cases = {
-            case_name(row, case_keys(results, set())): self._of(row["value"])
-            for row in rows.to_dict("records")
-        }
+        keys = case_keys(results, set())
+        cases = {case_name(row, keys): self._of(row["value"]) for row in rows.to_dict("records")}
         return Measured(average(self.average, cases), cases, _looked_at(results, rows))
 
     def _of(self, value: float) -> float:

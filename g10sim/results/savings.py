@@ -88,9 +88,8 @@ def _cells(rows: pd.DataFrame, context_bytes: int | None) -> pd.DataFrame:
     identity = ["cell", *_case_columns(rows), "policy"]
     cells = rows.drop_duplicates("cell")[list(dict.fromkeys(identity))].copy()
     sums = rows.groupby("cell")[["exec_cycles", "bytes_in", "moved"]].sum()
-    return cells.assign(
-        peak_gpu_bytes=cells.cell.map(peaks), **{name: cells.cell.map(sums[name]) for name in sums.columns}
-    )
+    summed = {name: cells.cell.map(sums[name]) for name in sums.columns}
+    return cells.assign(peak_gpu_bytes=cells.cell.map(peaks), **summed)
 
 
 def _passive_bytes(kernels: pd.DataFrame, page_bytes: int) -> pd.Series:

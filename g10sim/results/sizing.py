@@ -34,7 +34,6 @@ def read_sizing(directory: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         raise ConfigError(f"{problem}; allowed: a directory written by 'size'") from error
     if described is None:
         raise ConfigError(f"{path}: is damaged or was edited; allowed: running 'size' again")
-    sizing, curves = (
-        pd.read_csv(io.BytesIO(read_checked(directory, name, described))) for name in (SIZING, CURVES)
-    )
+    files = (read_checked(directory, name, described) for name in (SIZING, CURVES))
+    sizing, curves = (pd.read_csv(io.BytesIO(data)) for data in files)
     return sizing, curves

@@ -65,11 +65,8 @@ class Sizing:
     def failures(self) -> list[tuple[str, str]]:
         """Searches that failed, with the reason."""
         pairs = zip(self.rows, self.searches, strict=True)
-        return [
-            (f"{row['resource']} ({row['trace']}, {row['policy']})", search.reason)
-            for row, search in pairs
-            if search.status == FAILED
-        ]
+        failed = [(row, search.reason) for row, search in pairs if search.status == FAILED]
+        return [(f"{row['resource']} ({row['trace']}, {row['policy']})", reason) for row, reason in failed]
 
 
 def size(
@@ -244,10 +241,8 @@ def _write(
     columns = [*dict.fromkeys(key for row in rows for key in row if key not in _AFTER_CASE), *_AFTER_CASE]
     curves = {name: list(_curve(search, name)) for name, search in names.items()}
     points = [row for curve in curves.values() for row in curve]
-    files = {
-        SIZING: write_csv(directory / SIZING, columns, rows),
-        CURVES: write_csv(directory / CURVES, _CURVE_COLUMNS, points),
-    }
+    files = {SIZING: write_csv(directory / SIZING, columns, rows)}
+    files[CURVES] = write_csv(directory / CURVES, _CURVE_COLUMNS, points)
     simulated = {name: [row for row in curve if row["status"]] for name, curve in curves.items()}
     whole = [{**row, "points": simulated[row["search"]]} for row in rows]
     write_json(directory / DESCRIPTION, sealed({**described, "searches": whole, "files": files}))
