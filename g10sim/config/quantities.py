@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import PurePath
+from textwrap import dedent
 from typing import Annotated, Any
 
 from pydantic import (
@@ -39,15 +41,19 @@ class Spec(BaseModel):
 def descriptions(model: type[BaseModel]) -> Mapping[str, str]:
     """Return what describes the fields of a model: a text below each, or its ``description``.
 
-    Texts are read from the source when they are needed; to do so with every import takes too long.
+    Texts are read from the source when they are needed; to do so with every import takes too long. A model
+    without source, such as one made at a prompt, has none.
     """
     found = {name: field.description for name, field in model.model_fields.items() if field.description}
     for base in (base for base in reversed(model.__mro__) if issubclass(base, Spec)):
-        (tree,) = ast.parse(inspect.getsource(base)).body
-        for field, text in pairwise(ast.iter_child_nodes(tree)):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                    found[name] = " ".join(said.split())
+        with suppress(OSError):
+            (tree,) = ast.parse(dedent(inspect.getsource(base))).body
+            for field in pairwise(ast.iter_child_nodes(tree)):
+                match field:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                        value=ast.Constant(value=str(text))
+                    ):
+                        found[name] = " ".join(text.split())
     return found
 
 

@@ -138,8 +138,8 @@ class _Timeline:
             if kernel.device is not Device.GPU and record.start == record.end:
                 continue
             named = {"kernel": record.kernel, "iteration": record.iteration}
-            cycles = {name: getattr(record, name) for name in ("compute_cycles", "overlap_cycles")}
-            cycles = {"cycles": record.end - record.start, **cycles}
+            cycles = {"cycles": record.end - record.start, "compute_cycles": record.compute_cycles}
+            cycles["overlap_cycles"] = record.overlap_cycles
             micro_batch = {"micro_batch": kernel.micro_batch} if kernel.micro_batch else {}
             self._slice(record, "kernels", kernel.name, **named, **cycles, **micro_batch)
             self._owners(record)
@@ -192,7 +192,7 @@ class _Timeline:
                 self._arrivals.setdefault((move.job, move.tensor), []).append(arrival)
             name = self._workload.jobs[move.job].trace.tensors[move.tensor].name
             told = {"tensor": move.tensor, "job": move.job, "cause": move.cause.words}
-            told |= {"size_bytes": move.size_bytes}
+            told["size_bytes"] = move.size_bytes
             self._events.slice(_gpu(move.gpu), shown, name, move.start, move.end, **told)
 
     def _flows(self) -> None:
