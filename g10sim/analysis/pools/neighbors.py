@@ -53,5 +53,5 @@ class Neighbors:
     def _beside(self, piece: int) -> Integers:
         step = piece // _STEP
         near = np.concatenate([self._alive[step], self._numbers[step * _STEP : self._until[piece]]])
-        together: Integers = near[self._stops[near] > self._begins[piece]]
+        together: Integers = near.compress(self._stops.take(near) > self._begins[piece])
         return together

@@ -6,9 +6,15 @@ least is NP-complete (Garey and Johnson, problem SR2), hence orders and fits.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from math import inf
+from random import Random
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -29,6 +35,9 @@ _PATIENCE = 50
 """Rounds without a lower footprint after which the search gives up."""
 _MOST_PLACED = 155_000
 """Copies placed again after which it gives up: more than on any bundled trace, a few seconds."""
+
+_SHORT = 2**16 - 1
+"""Largest number of 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,30 +163,25 @@ class Instance:
 class _Layout:
     """Copies placed one after the other in an order, each alongside those before it that it shares time with.
 
-    What is not placed yet counts as empty, at address 0.
+    Pieces have the ranks of their ends among all addresses so far: numbers of 16 bits are sorted in linear
+    time. What is not placed yet is empty, at address 0. A copy stays where it is if those before it have
+    only traded places: each place has a random code, and ``_drift`` the sum by which theirs have changed.
     """
 
     def __init__(self, instance: Instance, order: Integers, fit: Fit) -> None:
         self._neighbors, self._sizes, self._fit = instance.neighbors, instance.sizes.tolist(), fit
-        self._begins: Integers = np.zeros(len(self._neighbors.block), dtype=np.int64)
-        self._ends = self._begins.copy()
-        self.offsets: Integers = np.zeros(len(order), dtype=np.int64)
+        self._addresses = array("q", [0])
+        self._ranks = np.zeros((2, len(self._neighbors.block)), dtype=np.uint16)
+        self.offsets: Integers = np.full(len(order), -1, dtype=np.int64)
         self.tops = self.offsets.copy()
         self._is_stale = np.zeros(len(order), dtype=np.bool_)
-        self.placed = 0
+        self._drift = np.zeros(len(order), dtype=np.uint64)
+        self._codes = defaultdict[tuple[int, int], int](partial(Random(0).getrandbits, 64))
+        self.placed = -len(order)
         """Copies placed again so far."""
-        for block in order.tolist():
-            self._put(block, self._offset(block, self._neighbors.of(block)))
+        self.reorder(order, len(order))
 
-    def _offset(self, block: int, beside: Integers) -> int:
-        return _lowest_or_best(self._begins[beside], self._ends[beside], self._sizes[block], self._fit)
-
-    def _put(self, block: int, offset: int) -> None:
-        self.offsets[block], self.tops[block] = offset, offset + self._sizes[block]
-        for piece in self._neighbors.pieces(block):
-            self._begins[piece], self._ends[piece] = offset, offset + self._sizes[block]
-
-    def reorder(self, order: Integers, moved: int, bound_bytes: int) -> bool:
+    def reorder(self, order: Integers, moved: int, bound_bytes: float = inf) -> bool:
         """Place again in an order of which only the first ``moved`` copies were in another before.
 
         False as soon as a copy would end above the bound; those behind it are left for the next time.
@@ -187,19 +191,58 @@ class _Layout:
         places_of_pieces = places[self._neighbors.block]
         self._is_stale[:moved] = True
         self._is_stale |= self.tops[order] > bound_bytes
-        while self._is_stale[place := int(self._is_stale.argmax())]:
+        while len(order) and self._is_stale[place := int(self._is_stale.argmax())]:
             self._is_stale[place] = False
             self.placed += 1
             block = int(order[place])
-            beside = self._neighbors.of(block)
-            turns = places_of_pieces[beside]
-            offset = self._offset(block, beside[turns < place])
-            if offset != self.offsets[block]:
-                self._put(block, offset)
-                self._is_stale[turns[turns > place]] = True
-            if offset + self._sizes[block] > bound_bytes:
+            if place < moved or self._drift[block]:
+                beside = self._neighbors.of(block)
+                turns = places_of_pieces.take(beside)
+                offset = self._offset(block, beside.compress(turns < place))
+                if offset != self.offsets[block]:
+                    later = turns.compress(turns >= max(place + 1, moved))
+                    self._is_stale[later] = True
+                    self._drift[order[later]] += self._put(block, offset)
+                self._drift[block] = 0
+            if self.tops[block] > bound_bytes:
                 return False
         return True
+
+    def _offset(self, block: int, beside: Integers) -> int:
+        """Return the offset for a copy among others that may overlap each other (they need not share time).
+
+        Of n copies that begin below an address, the n-th end in order is the last one if there is a hole.
+        """
+        ranks = self._ranks.take(beside, axis=1)
+        ranks.sort(axis=1, kind="stable")
+        begins, ends = np.frombuffer(self._addresses, dtype=np.int64).take(ranks)
+        holes = begins
+        holes[1:] -= ends[:-1]
+        fitting = (holes >= self._sizes[block]).nonzero()[0]
+        if not len(fitting):
+            return int(ends[-1]) if len(ends) else 0
+        chosen = fitting[holes[fitting].argmin()] if self._fit == "best" else fitting[0]
+        return int(ends[chosen - 1]) if chosen else 0
+
+    def _put(self, block: int, offset: int) -> np.uint64:
+        """Put a copy at an offset; return what its code changes by."""
+        size = self._sizes[block]
+        change = self._codes[offset, size] - self._codes[int(self.offsets[block]), size]
+        self.offsets[block], self.tops[block] = offset, offset + size
+        begin, end = self._rank(offset), self._rank(offset + size)
+        for piece in self._neighbors.pieces(block):
+            self._ranks[:, piece] = begin, end
+        return np.uint64(change % 2**64)
+
+    def _rank(self, address: int) -> int:
+        """Return the rank of an address among those known, which it joins."""
+        rank = bisect_left(self._addresses, address)
+        if rank == len(self._addresses) or self._addresses[rank] != address:
+            if len(self._addresses) == _SHORT:
+                self._ranks = self._ranks.astype(np.uint32)
+            self._addresses.insert(rank, address)
+            self._ranks += self._ranks >= rank
+        return rank
 
 
 def _laps_and_circle(blocks: Sequence[Block], period: int | None) -> tuple[int, int]:
@@ -210,22 +253,6 @@ def _laps_and_circle(blocks: Sequence[Block], period: int | None) -> tuple[int, 
         return 1, max(block.end for block in blocks) - min(block.start for block in blocks)
     laps = max(-(-(block.end - block.start) // period) for block in blocks)
     return laps, laps * period
-
-
-def _lowest_or_best(begins: Integers, ends: Integers, size: int, fit: Fit) -> int:
-    """Offset for a block among others that may overlap each other (they need not share time).
-
-    Of n blocks that begin below an address, the n-th end in order is the last one if there is a hole.
-    """
-    begins.sort()
-    ends.sort()
-    holes = begins
-    holes[1:] -= ends[:-1]
-    fitting = (holes >= size).nonzero()[0]
-    if not len(fitting):
-        return int(ends[-1]) if len(ends) else 0
-    chosen = fitting[holes[fitting].argmin()] if fit == "best" else fitting[0]
-    return int(ends[chosen - 1]) if chosen else 0
 
 
 def search_placement(
