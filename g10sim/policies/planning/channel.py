@@ -5,15 +5,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 
 NEVER = 2**61
 """Time of what does not happen."""
@@ -44,7 +40,7 @@ class Gaps:
         """Return the earliest copies."""
         gaps = self._ends.searchsorted(first, side="right")
         begins = np.maximum(self._starts[gaps], first)
-        for some, fits in self._by_length(lengths, begins + lengths > self._ends[gaps]):
+        for some, fits in self._by_length(lengths, (begins + lengths > self._ends[gaps]).nonzero()[0]):
             begins[some] = self._starts[fits[fits.searchsorted(gaps[some], side="right")]]
         stops = begins + lengths
         return np.where(stops <= last, begins, NEVER), stops
@@ -53,7 +49,7 @@ class Gaps:
         """Return the latest copies."""
         gaps = np.maximum(self._starts.searchsorted(last) - 1, 0)
         stops = np.minimum(self._ends[gaps], last)
-        for some, fits in self._by_length(lengths, stops - lengths < self._starts[gaps]):
+        for some, fits in self._by_length(lengths, (stops - lengths < self._starts[gaps]).nonzero()[0]):
             stops[some] = np.concatenate(([-NEVER], self._ends[fits]))[fits.searchsorted(gaps[some])]
         begins = stops - lengths
         return np.where(begins >= first, begins, NEVER), stops
@@ -74,20 +70,22 @@ class Gaps:
         begins = self._ends[gaps] - self._sums[gaps] + wanted
         return np.where((wanted >= 0) & (begins >= first), begins, NEVER), stops
 
-    def _by_length(
-        self, lengths: Integers, are_wanted: npt.NDArray[np.bool_]
-    ) -> Iterator[tuple[Integers, Integers]]:
+    def _by_length(self, lengths: Integers, wanted: Integers) -> Iterator[tuple[Integers, Integers]]:
         """Yield the numbers of the wanted copies that are as long, and the gaps that are long enough."""
-        wanted = are_wanted.nonzero()[0]
-        of_wanted = lengths[wanted]
-        for length in set(of_wanted.tolist()):
-            yield wanted[of_wanted == length], (self._lengths >= length).nonzero()[0]
+        for length, places in groups(lengths[wanted]):
+            yield wanted[places], (self._lengths >= length).nonzero()[0]
 
     def _free_before(self, times: Integers) -> Integers:
         gaps = np.maximum(self._starts.searchsorted(times, side="right") - 1, 0)
         before: Integers = self._sums[gaps] - self._lengths[gaps]
         before += np.clip(times - self._starts[gaps], 0, self._lengths[gaps])
         return before
+
+
+def groups(values: Integers) -> Iterator[tuple[int, Integers]]:
+    """Yield each of some values with its places."""
+    for value in set(values.tolist()):
+        yield value, (values == value).nonzero()[0]
 
 
 class Interval(NamedTuple):

@@ -8,7 +8,6 @@ cost is the time of both copies. The SSD comes first, host memory only where the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -26,9 +25,6 @@ from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
-
-_EXACT = 2**53
-"""Whole numbers below are exact as floats, and their quotients those of Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,9 @@ class Planner:
     def __init__(
         self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int, time: Limit
     ) -> None:
-        self._trace, self._sizes, self._time = trace, machine.sizes(trace), time
-        self._beyond = unmoved_bytes(trace, self._sizes) - capacity_bytes
+        sizes, self._time = machine.sizes(trace), time
+        self._absences = absences(trace, sizes)
+        self._beyond = unmoved_bytes(trace, sizes) - capacity_bytes
         self._ssd, self._host = machine.ssd, _host(machine)
         self._host_room = Occupancy(self._beyond * 0)
         self._host_bytes = min(host_bytes, machine.memory.capacity_bytes) if self._host else 0
@@ -64,10 +61,10 @@ class Planner:
                     channels[self._host.name] = channels[self._ssd.name]
         self._timeline = Timeline(self._durations(kernel_durations(trace, machine.clock_hz)))
         self.pressure = CriticalPressure(self._timeline.starts, self._beyond)
-        self._set_up_absences(absences(trace, self._sizes))
+        self._set_up_absences()
 
-    def _set_up_absences(self, found: Sequence[Absence]) -> None:
-        self._absences = found
+    def _set_up_absences(self) -> None:
+        found = self._absences
         spans = [(absence.start, absence.end, absence.size_bytes) for absence in found]
         starts, ends, self._bytes = np.array(spans, dtype=np.int64).reshape(-1, 3).T
         self._windows = self._timeline.lap_times(starts), self._timeline.lap_times(ends)
@@ -79,7 +76,7 @@ class Planner:
         if self._host is not None and self._ssd.keeps_copies:
             # Not off the SSD as well: it would take all that is frozen, and is the slower one to return from.
             self._lengths[1][0][[absence.frozen for absence in found]] = 0
-        self._copies: Integers = np.zeros((4, len(found)), dtype=np.int64)
+        self._copies: list[Integers] = [np.zeros_like(starts) for _ in range(4)]
         self._tier_of = np.zeros(len(found), dtype=np.int64)
         self._may_be_on_host = np.full(len(found), self._host is not None)
 
@@ -109,22 +106,21 @@ class Planner:
             on_host, host_reliefs = self._on(1, numbers[others])
             is_better = (host_reliefs > reliefs[others]).astype(np.bool_)
             better = others[is_better]
-            copies[:, better], self._tier_of[numbers[better]] = on_host[:, is_better], 1
+            self._tier_of[numbers[better]] = 1
             reliefs = reliefs.astype(np.promote_types(reliefs.dtype, host_reliefs.dtype), copy=False)
-            reliefs[better] = host_reliefs[is_better]
-        self._copies[:, numbers] = copies
-        costs = copies[1] - copies[0] + copies[3] - copies[2]
-        if reliefs.dtype != object and reliefs.max(initial=0) < _EXACT:
-            quotient: Worths = reliefs / np.maximum(costs, 1)
-            return quotient
-        quotients = (
-            relief and relief / cost for relief, cost in zip(reliefs.tolist(), costs.tolist(), strict=True)
-        )
-        return np.fromiter(quotients, dtype=np.float64, count=len(numbers))
+            for kept, new in zip((*copies, reliefs), (*on_host, host_reliefs), strict=True):
+                kept[better] = new[is_better]
+        for times, new in zip(self._copies, copies, strict=True):
+            times[numbers] = new
+        costs = np.maximum(copies[1] - copies[0] + copies[3] - copies[2], 1)
+        worths: Worths = (reliefs // costs).astype(np.float64)
+        worths += (reliefs % costs / costs).astype(np.float64)
+        return worths
 
     def offload(self, number: int) -> Offload:
         """Return an absence as it was last worked out."""
-        times, tier = self._copies[:, number].tolist(), self._tiers[self._tier_of[number]]
+        times = [int(times[number]) for times in self._copies]
+        tier = self._tiers[self._tier_of[number]]
         return Offload(self._absences[number], tier, Interval(*times[:2]), Interval(*times[2:]))
 
     def choose(self) -> list[Offload]:
@@ -199,7 +195,7 @@ class Planner:
         with_room: Integers = places[self._may_be_on_host[some]]
         return with_room
 
-    def _on(self, place: int, numbers: Integers) -> tuple[Integers, Amounts]:
+    def _on(self, place: int, numbers: Integers) -> tuple[list[Integers], Amounts]:
         """Return the times of copies to a tier and back, and the relief of each absence; 0: it cannot be."""
         name, period = self._tiers[place].name, self._timeline.period
         first, last = (edge[numbers] for edge in self._windows)
@@ -207,7 +203,7 @@ class Planner:
         out = self._earliest(self.out[name].gaps(period), first, last, to_tier)
         back = self._latest(self.back[name].gaps(period), out[1], last, to_gpu)
         sizes = np.where(back[0] < NEVER, self._bytes[numbers], 0)
-        return np.array((*out, *back)), self.pressure.reliefs(out[1], back[0], sizes)
+        return [*out, *back], self.pressure.reliefs(out[1], back[0], sizes)
 
 
 def _in_turn(machine: PlannedMachine) -> tuple[bool, bool]:
@@ -246,9 +242,9 @@ class WaitingPlanner(Planner):
         Those leave whose next use is farthest away (Belady, IBM Systems Journal 1966). It is that of a second
         iteration.
         """
-        count = len(self._trace.kernels)
+        count = len(self._beyond)
         starting, returning = defaultdict[int, list[tuple[int, int]]](list), defaultdict[int, int](int)
-        for absence in absences(self._trace, self._sizes):
+        for absence in self._absences:
             starting[absence.start].append((absence.end - absence.start, absence.size_bytes))
         out, back = np.zeros((2, count), dtype=np.int64)
         idle, beyond = list[tuple[int, int]](), self._beyond.tolist()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.planning.channel import Interval
+from g10sim.policies.planning.channel import Interval, groups
 from g10sim.policies.planning.occupancy import prefix_sums
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ _LARGEST, _LOW_BITS = np.iinfo(np.int64).max, 20
 class CriticalPressure:
     """Bytes beyond GPU memory (negative: room), the same in every iteration, in steps at any time.
 
-    ``starts`` has the start of every kernel and the end of the last one, in cycles.
+    ``starts`` has the start of every kernel and the end of the last one, in cycles. Reliefs are worked out
+    from the steps between the first and the last one beyond GPU memory.
     """
 
     def __init__(self, starts: Integers, beyond_bytes: Integers) -> None:
@@ -41,25 +42,25 @@ class CriticalPressure:
         They end within the next iteration; one of no bytes takes nothing away.
         """
         found: Amounts = np.zeros_like(sizes)
-        laps, rest = np.divmod(np.concatenate((starts, ends)), self._period)
-        steps = self._times.searchsorted(rest, side="right") - 1
-        rest -= self._times[steps]
-        both = np.concatenate((sizes, sizes))
-        for size in {*sizes.tolist()} - {0}:
-            some = np.flatnonzero(both == size)
-            step, left, lap, half = steps[some], rest[some], laps[some], len(some) // 2
-            relief: Amounts | None = None
+        laps, rest = np.divmod(np.concatenate((starts, ends)).reshape(2, -1), self._period)
+        rest = np.minimum(np.maximum(rest, self._steps[0]), self._steps[-1])
+        steps = self._steps[:-1].searchsorted(rest, side="right") - 1
+        rest -= self._steps.take(steps)
+        for size, some in groups(sizes):
+            if not size:
+                continue
+            step, left, lap = (values.take(some, axis=1) for values in (steps, rest, laps))
+            parts: list[Amounts] = []
             for shift, taken, sums in self._taken(size):
-                until = sums[step] + taken[step] * left + lap * sums[-1]
-                part: Amounts = until[half:] - until[:half]
-                relief = part if relief is None else relief.astype(object) + (part.astype(object) << shift)
-            assert relief is not None
+                before, until = sums.take(step) + taken.take(step) * left + lap * sums[-1]
+                parts.append(until - before if not shift else (until - before).astype(object) << shift)
+            relief: Amounts = np.sum(parts, axis=0)
             found = found.astype(np.promote_types(found.dtype, relief.dtype), copy=False)
-            found[some[:half]] = relief
+            found[some] = relief
         return found
 
     def _taken(self, size_bytes: int) -> list[tuple[int, Integers, Integers]]:
-        """Return the bytes of so many that are beyond GPU memory in each step, and their sums x cycles.
+        """Return the bytes of so many that are critical in each of these steps, and their sums x cycles.
 
         Sums that may be too large are those of the high and of the low bits, after how far they are shifted.
         They are kept until pressure changes.
@@ -88,7 +89,10 @@ class CriticalPressure:
         self._renew()
 
     def _renew(self) -> None:
-        self._lengths: Integers = self._times[1:] - self._times[:-1]
-        self._above: Integers = np.maximum(self._beyond, 0)
+        is_critical = self._beyond > 0
+        first, last = int(is_critical.argmax()), len(is_critical) - int(is_critical[::-1].argmax())
+        self._steps: Integers = self._times[first : last + 1]
+        self._lengths: Integers = self._steps[1:] - self._steps[:-1]
+        self._above: Integers = np.maximum(self._beyond[first:last], 0)
         self._highest = int(self._above.max(initial=0))
         self._of_size: dict[int, list[tuple[int, Integers, Integers]]] = {}
