@@ -13,7 +13,7 @@ from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.g10 import PlanningParameters, draft_g10
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget
-from g10sim.policies.planning.channel import Channel, Interval, latest, queued, queued_backwards
+from g10sim.policies.planning.channel import Channel, Interval, queued, queued_backwards
 from g10sim.policies.planning.choice import Best
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import Limit
@@ -152,12 +152,12 @@ def test_a_channel_joins_what_is_taken_and_goes_on_over_the_end_of_the_iteration
     for start, end in ((20, 30), (10, 20), (90, 110)):
         channel.take(Interval(start, end), 100)
     assert channel.taken == ((0, 30), (90, 100))
-    assert channel.earliest(5, 200, 60, 100) == 30
-    assert channel.earliest(5, 89, 60, 100) is None
-    assert channel.earliest(80, 300, 20, 100) == 130
-    assert channel.latest(0, 110, 60, 100) == 90
-    assert channel.latest(0, 135, 5, 100) == 135
-    assert channel.latest(40, 131, 5, 100) == 90
+    assert channel.earliest(Interval(5, 200), 60, 100) == (30, 90)
+    assert channel.earliest(Interval(5, 89), 60, 100) is None
+    assert channel.earliest(Interval(80, 300), 20, 100) == (130, 150)
+    assert channel.latest(Interval(0, 110), 60, 100) == (30, 90)
+    assert channel.latest(Interval(0, 135), 5, 100) == (130, 135)
+    assert channel.latest(Interval(40, 131), 5, 100) == (85, 90)
     assert (channel.free_since(90), channel.free_since(0)) == (30, 0)
     channel.give_back(Interval(20, 30), 100)
     assert channel.taken == ((0, 20), (90, 100))
@@ -166,9 +166,9 @@ def test_a_channel_joins_what_is_taken_and_goes_on_over_the_end_of_the_iteration
 def test_the_latest_free_stretch_of_a_window_may_be_all_of_it():
     channel = Channel()
     channel.take(Interval(90, 100), 100)
-    assert latest(channel, Interval(80, 90), 10, 100) == (80, 90)
-    assert latest(channel, Interval(60, 95), 10, 100) == (80, 90)
-    assert latest(channel, Interval(81, 95), 10, 100) is None
+    assert channel.latest(Interval(80, 90), 10, 100) == (80, 90)
+    assert channel.latest(Interval(60, 95), 10, 100) == (80, 90)
+    assert channel.latest(Interval(81, 95), 10, 100) is None
 
 
 def test_a_budget_says_when_transfers_end_and_may_begin():

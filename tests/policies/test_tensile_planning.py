@@ -10,7 +10,7 @@ from g10sim.policies.designs.tensile.replanning import has_drifted, predicted, s
 from g10sim.policies.designs.tensile.swapping import swap_across, swap_within
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import Planned
-from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
+from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.swapping.access import AccessSequence
 from g10sim.policies.planning.swapping.recomputing import choose_recomputation
 from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed
@@ -383,7 +383,7 @@ def test_searches_find_the_first_and_last_free_stretch(taken, start, span, lengt
         for begin in range(start, start + span - length + 1)
         if not busy & {(begin + i) % 100 for i in range(length)}
     ]
-    first, last = earliest(channel, window, length, 100), latest(channel, window, length, 100)
+    first, last = channel.earliest(window, length, 100), channel.latest(window, length, 100)
     expected = (free[0], free[-1]) if free else (None, None)
     assert (first and first.start, last and last.start) == expected
     for interval in kept:

@@ -170,27 +170,35 @@ class Channel:
         place = bisect_left(self._starts, time)
         return self._ends[place - 1] if place else 0
 
-    def earliest(self, start: int, end: int, length: int, period: int) -> int | None:
-        """Return the first time from ``start`` on at which it is free for so long, until ``end``; or None."""
-        last = end - length
+    def earliest(
+        self, window: Interval, length: int, period: int, closed: Sequence[Interval] = ()
+    ) -> Interval | None:
+        """Return the earliest stretch of a window in which it is free for so long, and nothing ``closed``.
+
+        None: there is none.
+        """
+        start, last = window.start, window.end - length
         while start <= last:
             found = self._free_from(start, length, last)
             if found + length > period:
                 found = self._free_from(found - period, length, last - period) + period
             if found == start:
-                return start
+                blocked = _overlap(closed, start, start + length)
+                if blocked is None:
+                    return Interval(start, start + length)
+                found = blocked.end
             start = found
         return None
 
-    def latest(self, start: int, end: int, length: int, period: int) -> int | None:
-        """Return the last time until ``end`` up to which it is free for so long, from ``start``; or None."""
-        first = start + length
+    def latest(self, window: Interval, length: int, period: int) -> Interval | None:
+        """Return the latest stretch of a window in which it is free for so long; None: there is none."""
+        first, end = window.start + length, window.end
         while end >= first:
             found = self._free_until(end, length, first)
             if found > period:
                 found = self._free_until(found - period, length, first - period) + period
             if found == end:
-                return end
+                return Interval(end - length, end)
             end = found
         return None
 
@@ -223,22 +231,6 @@ def queued(ready: Integers, lengths: Integers) -> Integers:
 def queued_backwards(due: Integers, lengths: Integers) -> Integers:
     """Return when copies start that happen one before another, from the last on, each as late as due."""
     return -queued(-due, lengths) - lengths
-
-
-def earliest(
-    channel: Channel, window: Interval, length: int, period: int, closed: Sequence[Interval] = ()
-) -> Interval | None:
-    """Return the earliest stretch of a window in which the channel is free, outside what is ``closed``."""
-    start = channel.earliest(*window, length, period)
-    while start is not None and (blocked := _overlap(closed, start, start + length)) is not None:
-        start = channel.earliest(blocked.end, window.end, length, period)
-    return None if start is None else Interval(start, start + length)
-
-
-def latest(channel: Channel, window: Interval, length: int, period: int) -> Interval | None:
-    """Return the latest stretch of a window in which the channel is free."""
-    end = channel.latest(*window, length, period)
-    return None if end is None else Interval(end - length, end)
 
 
 def _overlap(intervals: Sequence[Interval], start: int, end: int) -> Interval | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.planning.channel import NEVER, Channel, Interval, earliest, latest
+from g10sim.policies.planning.channel import NEVER, Channel, Interval
 from g10sim.policies.planning.swapping.access import AccessSequence, transfer_cycles
 from g10sim.policies.planning.swapping.schedule import Swap
 
@@ -140,7 +140,7 @@ class Lanes:
         """
         accesses = self._accesses
         before = Interval(accesses.interval(pair.evicted).end, accesses.interval(peak).start)
-        out = earliest(self.out, before, pair.out_cycles, accesses.period)
+        out = self.out.earliest(before, pair.out_cycles, accesses.period)
         back = self._latest(pair, peak)
         if out is None or back is None:
             return None
@@ -153,11 +153,11 @@ class Lanes:
         """
         accesses = self._accesses
         end, period = accesses.interval(pair.evicted).end, accesses.period
-        out = earliest(self.out, Interval(end, end + period), pair.out_cycles, period)
+        out = self.out.earliest(Interval(end, end + period), pair.out_cycles, period)
         back = self._latest(pair, last)
         if back is None:
             start = accesses.interval(last).end
-            back = earliest(self.back, Interval(start, start + period), pair.copy_cycles, period)
+            back = self.back.earliest(Interval(start, start + period), pair.copy_cycles, period)
         if out is None or back is None:
             return None
         trigger = trigger_at(accesses, pair, last, back.start)
@@ -171,7 +171,7 @@ class Lanes:
     def _latest(self, pair: AccessPair, last: int) -> Interval | None:
         accesses = self._accesses
         after = Interval(accesses.interval(last).end, accesses.interval(pair.use).start)
-        return latest(self.back, after, pair.copy_cycles, accesses.period)
+        return self.back.latest(after, pair.copy_cycles, accesses.period)
 
 
 def trigger_at(accesses: AccessSequence, pair: AccessPair, last: int, time: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from g10sim.policies.planning.channel import Interval, earliest
+from g10sim.policies.planning.channel import Interval
 from g10sim.policies.planning.swapping.schedule import JobSchedule, Swap
 
 
@@ -31,7 +31,7 @@ def swap_within(
     low, closed = accesses.interval(uses[0]).end, accesses.accesses(tensor)
     out_length = accesses.out_cycles(tensor, length)
     while low < last_access:
-        out = earliest(schedule.out, Interval(low, last_access), out_length, accesses.period, closed)
+        out = schedule.out.earliest(Interval(low, last_access), out_length, accesses.period, closed)
         place = None if out is None else accesses.first_use_from(tensor, out.end)
         if out is None or place is None:
             return []
@@ -61,7 +61,7 @@ def swap_across(
         return []
     first, last = accesses.interval(uses[0]).start, accesses.interval(uses[-1]).end
     out_length = accesses.out_cycles(tensor, length)
-    out = earliest(schedule.out, Interval(last, period + first), out_length, period)
+    out = schedule.out.earliest(Interval(last, period + first), out_length, period)
     if out is None:
         return []
     swap = schedule.take(tensor, out, Interval(max(0, out.end - period), first), length, uses[0])
@@ -77,7 +77,7 @@ def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> 
     out_length = accesses.out_cycles(tensor, length)
     for before, after in pairwise(accesses.uses[tensor][place:]):
         window = Interval(accesses.interval(before).end, accesses.interval(after).start)
-        out = earliest(schedule.out, window, out_length, accesses.period)
+        out = schedule.out.earliest(window, out_length, accesses.period)
         if out is None:
             continue
         swap = schedule.take(tensor, out, Interval(out.end, window.end), length, after)

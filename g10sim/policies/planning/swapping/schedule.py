@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from g10sim.policies.interface.moves import Drop, Fetch
 from g10sim.policies.interface.plan import Planned
-from g10sim.policies.planning.channel import Channel, Interval, latest
+from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.swapping.access import AccessSequence
 
 
@@ -55,7 +55,7 @@ class JobSchedule:
         starts after the copy out does.
         """
         period = self.accesses.period
-        back = latest(self.back, window, length, period)
+        back = self.back.latest(window, length, period)
         if back is None:
             return None
         self.out.take(out, period)
