@@ -145,42 +145,34 @@ class _JobPlanner:
         if planned != self._analysed:
             self.peak, self._analysed = self.analysis.find(), planned
 
-    def candidates(self) -> list[int]:
-        """Return the tensors at the peak that may be swapped, in this iteration or across its border."""
+    def candidates(self) -> list[tuple[int, bool, bool]]:
+        """Return tensors at the peak, and for each whether it may be away across the border, and within."""
         time = self.peak.time
         found = self.analysis.residents(time)
         may_fit = (self._failed[found] != time) & (len(self.schedule.swapped) < self._quota)
         within = self._may_swap[found] & may_fit
         across = self._may_stay_away[found] & (self._stays[found] != time)
-        chosen: list[int] = found[within | across].tolist()
-        return chosen
+        chosen = within | across
+        return list(zip(*(part[chosen].tolist() for part in (found, across, within)), strict=True))
 
     def try_across(self, tensor: int) -> bool:
         """Try to keep a persistent tensor away across the border of the iteration."""
-        if not self._may_stay_away[tensor] or self._stays[tensor] == self.peak.time:
-            return False
         swaps = swap_across(self.schedule, tensor, self._transfer_cycles(tensor), self._relieves)
-        if not swaps:
-            self._stays[tensor] = self.peak.time
-            return False
+        self._stays[tensor] = self.peak.time
         self._add(swaps)
-        self._may_stay_away[tensor] = False
-        return True
+        self._may_stay_away[tensor] &= not swaps
+        return bool(swaps)
 
     def try_within(self, tensor: int) -> bool:
         """Try to swap a tensor within the iteration."""
-        schedule, peak = self.schedule, self.peak
-        may_swap = self._may_swap[tensor] and self._failed[tensor] != peak.time
-        if not may_swap or len(schedule.swapped) >= self._quota:
-            return False
-        swaps = swap_within(schedule, tensor, peak.last_access, self._transfer_cycles(tensor), self._relieves)
-        if not swaps:
-            self._failed[tensor] = peak.time
-            return False
+        length, last = self._transfer_cycles(tensor), self.peak.last_access
+        swaps = swap_within(self.schedule, tensor, last, length, self._relieves)
+        self._failed[tensor] = self.peak.time
         self._add(swaps)
-        schedule.swapped.add(tensor)
-        self._may_swap[tensor] = False
-        return True
+        if swaps:
+            self.schedule.swapped.add(tensor)
+            self._may_swap[tensor] = False
+        return bool(swaps)
 
     def try_recomputation(self) -> bool:
         """Try to drop a tensor at the peak and compute it again, if that lowers the peak."""
@@ -277,15 +269,15 @@ def _sum_of_peaks(planners: list[_JobPlanner]) -> int:
 def _swap_one(planners: list[_JobPlanner]) -> bool:
     """Swap the largest tensor that can be, and on the way whatever can stay away across iterations."""
     candidates = sorted(
-        (-planner.schedule.accesses.sizes[tensor], number, tensor)
+        (-planner.schedule.accesses.sizes[tensor], number, tensor, across, within)
         for number, planner in enumerate(planners)
-        for tensor in planner.candidates()
+        for tensor, across, within in planner.candidates()
     )
     swapped = False
-    for _, number, tensor in candidates:
-        if planners[number].try_across(tensor):
+    for _, number, tensor, across, within in candidates:
+        if across and planners[number].try_across(tensor):
             swapped = True
-        elif planners[number].try_within(tensor):
+        elif within and planners[number].try_within(tensor):
             return True
     return swapped
 
