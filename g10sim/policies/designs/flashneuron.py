@@ -14,11 +14,11 @@ from typing import Literal
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
-from g10sim.errors import PolicyError, UnsupportedError
+from g10sim.errors import UnsupportedError
 from g10sim.looks import ORANGE, Look
 from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
-from g10sim.policies.interface.parameters import Declared, Density, parameter
+from g10sim.policies.interface.parameters import Declared, Density, one_for_each, parameter
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Compressed, Place, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
@@ -177,12 +177,8 @@ class FlashNeuron(Declared, PolicyPerJob):
             for tensor in kernel.outputs
         }
         as_csr = [tensor for tensor in candidates if tensor in rectified and self.compression == "csr"]
-        each = [self.density] * len(as_csr) if isinstance(self.density, (int, float)) else list(self.density)
-        if len(each) != len(as_csr):
-            raise PolicyError(
-                f"policy '{self.name}': density: found {len(each)} densities; allowed: one for all, or one "
-                f"for each of the {len(as_csr)} results of a ReLU that the backward pass reads"
-            )
+        what = "results of a ReLU that the backward pass reads"
+        each = one_for_each(self.density, len(as_csr), what, self.name)
         elements = {tensor: ceil(trace.tensors[tensor].size_bytes / _SINGLE) for tensor in candidates}
         formats = {tensor: Compressed(_HALF * elements[tensor]) for tensor in candidates}
         for tensor, density in zip(as_csr, each, strict=True):

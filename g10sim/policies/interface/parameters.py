@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from g10sim.config.effects import Effect
+from g10sim.errors import PolicyError
 from g10sim.registry import choices_text, nearest
 from g10sim.units import parse_bytes
 
@@ -213,3 +214,14 @@ DeviceMap = Annotated[
     dict[str, str], _text("a mapping of starts of weights' names to gpu or the name of a tier", "object")
 ]
 PoolParameters = Annotated[dict[str, object], _text("parameters of a caching pool", "object")]
+
+
+def one_for_each(density: Density, count: int, what: str, policy: str) -> Sequence[float]:
+    """Return as many densities as there is something to compress. Raises PolicyError for too few or many."""
+    each = [density] * count if isinstance(density, (int, float)) else list(density)
+    if len(each) != count:
+        raise PolicyError(
+            f"policy '{policy}': density: found {len(each)} densities; allowed: one for all, or one "
+            f"for each of the {count} {what}"
+        )
+    return each

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError, PolicyError
+from g10sim.errors import ConfigError
 from g10sim.looks import YELLOW, Look
 from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, SelectiveOffloading
 from g10sim.policies.designs.vdnn.layers import Layer
 from g10sim.policies.interface.moves import Await, Evict, KeepUncompressed, Move
-from g10sim.policies.interface.parameters import Density, parameter
+from g10sim.policies.interface.parameters import Density, one_for_each, parameter
 from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.machine import PlannedMachine
@@ -99,10 +99,5 @@ class VdnnPlusPlus(SelectiveOffloading):
     def _by_layer(self, layers: Sequence[Layer]) -> dict[int, float]:
         if self.density is None:
             return {}
-        each = [self.density] * len(layers) if isinstance(self.density, (int, float)) else list(self.density)
-        if len(each) != len(layers):
-            raise PolicyError(
-                f"policy '{self.name}': density: found {len(each)} densities; allowed: one for all, or one "
-                f"for each of the {len(layers)} layers that offload"
-            )
+        each = one_for_each(self.density, len(layers), "layers that offload", self.name)
         return {layer.index: density for layer, density in zip(layers, each, strict=True)}
