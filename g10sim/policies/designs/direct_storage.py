@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import UnsupportedError
 from g10sim.looks import GREEN, PINK, Look
-from g10sim.policies.designs.farthest_use import FarthestUse
+from g10sim.policies.designs.farthest_use import WholeTensors
 from g10sim.policies.designs.g10.draft import PlanningParameters
 from g10sim.policies.designs.g10.planner import plan_g10
 from g10sim.policies.designs.g10.tuned import copies_factor
-from g10sim.policies.interface.moves import Evict, Move
-from g10sim.policies.interface.parameters import Declared, PlanFile, parameter
+from g10sim.policies.interface.parameters import PlanFile, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import load_plan
-from g10sim.policies.interface.policy import JointPolicy, Place, Policy, PolicyView, Requirements
+from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.hash_order import hash_order
 from g10sim.policies.planning.machine import PlannedMachine, planned_machines
@@ -27,7 +25,7 @@ from g10sim.trace.model import Kernel
 from g10sim.trace.workload import Job, Workload
 
 
-class DirectStorage(Declared, JointPolicy):
+class DirectStorage(WholeTensors):
     """Follows G10's plan without unified memory: whole tensors are copied, into contiguous memory.
 
     Tensors are allocated when a kernel first needs them and freed at their death; tensors that the plan ever
@@ -50,17 +48,13 @@ class DirectStorage(Declared, JointPolicy):
         return cls(plan_file=str(path))
 
     def _set_up(self) -> None:
+        super()._set_up()
         self._host, self._ssd = "host", "ssd"
-        self._farthest = FarthestUse()
 
     def _usable(self, machine: PlannedMachine) -> PlannedMachine:
-        """Return the machine with the tiers that the design makes use of. Raises UnsupportedError."""
-        memories, drives = ([t for t in machine.tiers if t.kind == kind] for kind in ("memory", "ssd"))
-        if not drives:
-            raise UnsupportedError(
-                f"policy '{self.name}': found a system without an SSD; allowed: one with it"
-            )
-        return replace(machine, tiers=(*memories[: int(self.uses_host)], drives[0]))
+        """Return the machine with the tiers that the design makes use of."""
+        memories = [tier for tier in machine.tiers if tier.kind == "memory"]
+        return replace(machine, tiers=(*memories[: int(self.uses_host)], machine.ssd))
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
@@ -69,7 +63,7 @@ class DirectStorage(Declared, JointPolicy):
 
         Raises UnsupportedError for a system without an SSD.
         """
-        machines = planned_machines(workload, system, behaviour, shares_gpus=False)
+        machines = self._with_ssd(planned_machines(workload, system, behaviour, shares_gpus=False))
         machines = tuple(map(self._usable, machines))
         self._host, self._ssd = machines[0].memory.name, machines[0].ssd.name
         if self.plan_file is not None:
@@ -88,18 +82,9 @@ class DirectStorage(Declared, JointPolicy):
             memory_factor=copies_factor(job.trace, uses_host=self.uses_host) if is_published else 1.0,
         )
 
-    def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
-        """Put tensors that are ever evicted at the right, all others at the left."""
-        evicted = plan.tensors(Evict) if plan is not None else set()
-        return [Place.RIGHT if tensor.id in evicted else Place.LEFT for tensor in job.trace.tensors]
-
-    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
-        """Evict the tensor whose next use is farthest away: to the SSD, or the host (G10-Host)."""
-        victim = self._farthest.idle(view)
-        if victim is None:
-            return ()
-        to_host = self.uses_host and view.free_bytes_of(self._host) >= view.size_bytes(victim)
-        return (Evict(victim, self._host if to_host else self._ssd),)
+    def _way_out(self, view: PolicyView, tensor: int) -> str:
+        to_host = self.uses_host and view.free_bytes_of(self._host) >= view.size_bytes(tensor)
+        return self._host if to_host else self._ssd
 
     def allocation_order(self, kernel: Kernel) -> Sequence[int]:
         """Return a kernel's tensors in the fixed order of ``hash_order``."""

@@ -1,10 +1,19 @@
-"""Victims for designs without unified memory that have run out of GPU memory."""
+"""Designs without unified memory, and their victims when GPU memory has run out."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from g10sim.policies.interface.policy import PolicyView
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.errors import UnsupportedError
+from g10sim.policies.interface.moves import Evict, Move
+from g10sim.policies.interface.parameters import Declared
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import JointPolicy, Place, PlannedPlace, PolicyView
+from g10sim.policies.planning.machine import PlannedMachine
+from g10sim.trace.workload import Job
 
 _Entry = tuple[int, int, int]
 
@@ -24,6 +33,37 @@ class FarthestUse:
         if order is None or not order.is_of(view):
             order = self._orders[view.job] = _Order(view)
         return order.farthest()
+
+
+class WholeTensors(Declared, JointPolicy):
+    """Base of designs that copy whole tensors into contiguous memory, and plan ahead what leaves it."""
+
+    def _set_up(self) -> None:
+        self._farthest = FarthestUse()
+
+    def places(
+        self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec
+    ) -> Sequence[Place | PlannedPlace]:
+        """Put tensors that the plan ever evicts at the right, all others at the left."""
+        evicted = plan.tensors(Evict) if plan is not None else set()
+        return [Place.RIGHT if tensor.id in evicted else Place.LEFT for tensor in job.trace.tensors]
+
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
+        """Evict the tensor whose next use is farthest away."""
+        victim = self._farthest.idle(view)
+        return () if victim is None else (Evict(victim, self._way_out(view, victim)),)
+
+    @abstractmethod
+    def _way_out(self, view: PolicyView, tensor: int) -> str:
+        """Return the tier for a tensor that leaves without being planned."""
+
+    def _with_ssd(self, machines: Sequence[PlannedMachine]) -> Sequence[PlannedMachine]:
+        """Return machines that have an SSD. Raises UnsupportedError for those that have none."""
+        if machines[0].ssd.kind != "ssd":
+            raise UnsupportedError(
+                f"policy '{self.name}': found a system without an SSD; allowed: one with it"
+            )
+        return machines
 
 
 class _Order:

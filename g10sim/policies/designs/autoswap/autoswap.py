@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -17,11 +17,11 @@ from g10sim.policies.designs.autoswap.planner import Mode, ScoreName, SwapPlan, 
 from g10sim.policies.designs.autoswap.pool import SwappedPool, plan_swapped_pool
 from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES
 from g10sim.policies.designs.autoswap.timeline import whole_pages
-from g10sim.policies.designs.farthest_use import FarthestUse
-from g10sim.policies.interface.moves import Evict, Move, tier_name
+from g10sim.policies.designs.farthest_use import WholeTensors
+from g10sim.policies.interface.moves import tier_name
 from g10sim.policies.interface.parameters import Count, Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import JointPolicy, Place, PlannedPlace, PolicyView, Requirements
+from g10sim.policies.interface.policy import Place, PlannedPlace, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.machine import PlannedMachine, planned_machines
@@ -53,7 +53,7 @@ class PlannedSwaps:
 
 
 @register_policy
-class AutoSwap(Limited, JointPolicy):
+class AutoSwap(Limited, WholeTensors):
     """Swaps tensors that nobody uses during the load peak, chosen by score, to a memory limit.
 
     Candidates are tensors with a use before and one after the kernel of the highest load. They are swapped
@@ -94,10 +94,10 @@ class AutoSwap(Limited, JointPolicy):
     """Of the search for the combined score."""
 
     def _set_up(self) -> None:
+        super()._set_up()
         self.planned: tuple[PlannedSwaps, ...] = ()
         """The latest plan of every job."""
         self._tier, self._time = tier_name(self.target), Limit()
-        self._farthest = FarthestUse()
 
     @property
     def requirements(self) -> Requirements:
@@ -132,13 +132,10 @@ class AutoSwap(Limited, JointPolicy):
                 PlannedPlace(found, fallback) if found else Place.RIGHT
                 for found in planned.pool.addresses_bytes
             ]
-        swapped = plan.tensors() if plan is not None else set()
-        return [Place.RIGHT if tensor.id in swapped else Place.LEFT for tensor in job.trace.tensors]
+        return super().places(job, plan, behaviour)
 
-    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
-        """Let the tensor leave whose next use is farthest away."""
-        victim = self._farthest.idle(view)
-        return () if victim is None else (Evict(victim, self._tier),)
+    def _way_out(self, view: PolicyView, tensor: int) -> str:
+        return self._tier
 
     def _plan(self, job: Job, machine: PlannedMachine) -> PlannedSwaps:
         """Plan a job. The combined score also has to do better than each single one with its own pool."""

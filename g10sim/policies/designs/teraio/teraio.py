@@ -6,19 +6,17 @@ from collections.abc import Hashable, Sequence
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
-from g10sim.policies.designs.farthest_use import FarthestUse
+from g10sim.policies.designs.farthest_use import WholeTensors
 from g10sim.policies.designs.teraio.planner import Planner, WaitingPlanner
-from g10sim.policies.interface.moves import Evict, Move
 from g10sim.policies.interface.parameters import Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import JointPolicy, Place, PolicyView, Requirements
+from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Job, Workload
+from g10sim.trace.workload import Workload
 from g10sim.units import parse_bytes
 
 # Of 18 steps of small transformers, those where the plan with waits expects at most this share of the other's
@@ -27,7 +25,7 @@ _SURELY = 0.9
 
 
 @register_policy
-class Teraio(Limited, JointPolicy):
+class Teraio(Limited, WholeTensors):
     """Offloads whole tensors by their lifetimes, over GPUDirect Storage, without unified memory.
 
     Of all inactive periods it takes, again and again, the one that takes away most critical memory pressure
@@ -40,7 +38,6 @@ class Teraio(Limited, JointPolicy):
     look = Look("#661100", "-.", "|", "7 2 1 2")
     paper = "Li et al., TERAIO: lifetime-aware tensor offloading, NeurIPS 2025 (arXiv 2506.06472)"
     requirements = Requirements(placement="contiguous")
-
     host_limit: Size | None = parameter(default=None, published="170 GB for 8B models, 770 GB for 70B")
     """Most bytes in host memory; 0 B: the SSD alone. None: as much as there is."""
     memory_target: float = parameter(default=0.9, ge=0.01, le=1)
@@ -50,6 +47,7 @@ class Teraio(Limited, JointPolicy):
     if it is expected to take a tenth less time."""
 
     def _set_up(self) -> None:
+        super()._set_up()
         self._limits: list[Limit] = []
 
     @property
@@ -61,13 +59,8 @@ class Teraio(Limited, JointPolicy):
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan]:
         """Plan every job by itself. Raises UnsupportedError for a system without an SSD."""
-        machines = planned_machines(workload, system, behaviour, shares_gpus=False)
-        if machines[0].ssd.kind != "ssd":
-            raise UnsupportedError(
-                f"policy '{self.name}': found a system without an SSD; allowed: one with it"
-            )
-        self._ssd, self._farthest = machines[0].ssd.name, FarthestUse()
-        self._host = machines[0].memory.name
+        machines = self._with_ssd(planned_machines(workload, system, behaviour, shares_gpus=False))
+        self._host, self._ssd = machines[0].memory.name, machines[0].ssd.name
         limit = parse_bytes(self.host_limit) if self.host_limit is not None else None
         self._planners, plans = list[Planner](), []
         self._limits = []
@@ -102,16 +95,6 @@ class Teraio(Limited, JointPolicy):
         """Return what has left for host memory without being planned, and the kernels until it is used."""
         now = view.iteration * len(view.trace.kernels) + view.kernel
         return tuple((until - now, size) for until, size in self._unplanned.get(view.job, ()) if until > now)
-
-    def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
-        """Put tensors that are ever evicted at the right, all others at the left."""
-        evicted = plan.tensors(Evict) if plan is not None else set()
-        return [Place.RIGHT if tensor.id in evicted else Place.LEFT for tensor in job.trace.tensors]
-
-    def on_out_of_memory(self, view: PolicyView) -> Sequence[Move]:
-        """Evict the tensor whose next use is farthest away: to host memory if it has room, or to the SSD."""
-        victim = self._farthest.idle(view)
-        return () if victim is None else (Evict(victim, self._way_out(view, victim)),)
 
     def _way_out(self, view: PolicyView, tensor: int) -> str:
         """Return host memory if a tensor has room there until its next use, or the SSD: a kernel waits.
