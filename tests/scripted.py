@@ -15,7 +15,7 @@ class Scripted:
         assert now in (None, self.now)
         return self.changes[0] if self.changes else None
 
-    def advance(self, now):
+    def advance(self, now, jobs=None):
         self.visits.append(now)
         self.now = now
         while self.changes and self.changes[0] <= now:

@@ -10,6 +10,7 @@ from g10sim.errors import InvariantError
 from g10sim.hardware.counts import Counts
 from g10sim.hardware.door import Door
 from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
 from g10sim.records import ContiguousRecord, Location
 
@@ -214,6 +215,10 @@ class Residency(Counts):
     def merging(self, tensor: int) -> int:
         """Return how many pages of a tensor may arrive at once, for the same order as one by one makes."""
         return self.recency.merging(tensor)
+
+    def joins_last(self, tensor: int) -> bool:
+        """Tell whether any number of pages that arrive join the last run of the eviction order."""
+        return self.recency.merging(tensor) == ANY_NUMBER
 
     def note_peak(self) -> None:
         """Remember the largest number of GPU pages in use, by this job and by all."""

@@ -109,7 +109,7 @@ class Fabric:
         self._depth += 1
         self._door.is_open = True
         if self._depth == 1:
-            self.transfers.advance(self.clock.cycle)
+            self.transfers.advance(self.clock.cycle, None if self._alters_all else self._altered)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -172,11 +172,11 @@ class Fabric:
         self._depth += 1
         self._door.is_open = True
         now = self.clock.cycle
-        self.transfers.advance(now)
+        self.transfers.advance(now, ())
         change = self._look(now)
         while nobody_acts and change is not None and change < self.clock.peek():
             self.clock.skip_to(change)
-            self.transfers.advance(change)
+            self.transfers.advance(change, ())
             change = self._look(change)
         self._arm(change)
         self._depth -= 1
@@ -198,7 +198,7 @@ class Fabric:
     def _look(self, now: int) -> int | None:
         """Wake those whose wait is over; return the next change that others wait for."""
         for event, wait in list(self._waiting.items()):
-            if wait.is_alone and wait.job is not None and not self.transfers.has_news(wait.job):
+            if not self.transfers.has_news(wait.job if wait.is_alone else None):
                 continue
             if wait.done():
                 del self._waiting[event]

@@ -187,7 +187,7 @@ CASES = [
 ]
 READERS = {
     *("lies", "state", "arriving", "evicting", "tier_for", "used_in_place", "kept_in", "clean_pages"),
-    *("describe", "stay_mapped", "order", "check", "figures", "is_usable", "merging"),
+    *("describe", "stay_mapped", "order", "check", "figures", "is_usable", "merging", "joins_last"),
     *("note_peak", "restart_peaks"),
 }
 """Public methods of a memory that look at it, keep count, or say how later changes are made."""

@@ -155,7 +155,7 @@ def test_transfers_left_behind_are_noticed():
     class Lazy(FluidTransfers):
         """Stays where it is."""
 
-        def advance(self, now):
+        def advance(self, now, jobs=None):
             pass
 
     bench = Bench(Lazy)

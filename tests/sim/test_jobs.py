@@ -8,6 +8,7 @@ from scripted import Scripted
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError
 from g10sim.hardware.door import Door
+from g10sim.hardware.memory import Residency
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.designs.ideal import Ideal
 from g10sim.policies.interface.policy import Policy
@@ -188,7 +189,7 @@ def test_wait_without_end_is_explained():
 
 def test_kernel_events_come_before_transfer_timers_of_the_same_cycle():
     class Told(Scripted):
-        def advance(self, now):
+        def advance(self, now, jobs=None):
             super().advance(now)
             if now:
                 happened.append(("transfers", now))
@@ -272,3 +273,25 @@ def test_default_behaviour_is_that_of_the_hardware():
     assert run(Workload(jobs), machine(), BaseUvm()) == run(
         Workload(jobs), machine(), BaseUvm(), BehaviourSpec()
     )
+
+
+@pytest.mark.parametrize("stagger", [0, 7_001, 40_003])
+@pytest.mark.parametrize("room", [11, 14, 40])
+def test_moves_that_no_other_job_sees_are_counted_late(monkeypatch, stagger, room):
+    counted, commit = [], Residency.commit
+    monkeypatch.setattr(
+        Residency, "commit", lambda memory, *move: (counted.append(len(move)), commit(memory, *move))
+    )
+    sizes = {"v*": 5, "w*": 7, "a": 4, "b": 3}
+    trace = trace_of(
+        sizes, [(3000, "v", "a"), (2000, "w a", ""), (1000, "v", "b"), (4000, "w", ""), (1, "b a", "")]
+    )
+    jobs = [Job(trace, gpu=gpu, arrival_cycles=gpu * stagger, iterations=3) for gpu in range(4)]
+    found = []
+    for record in ("kernels", "timeline"):  # who hears of every move hears of it at once
+        counted.clear()
+        records = simulate_jobs(jobs, machine(room, gpus=4), behaviour=BehaviourSpec(), record=[record])
+        found.append((records.iterations, records.kernels, records.jobs, len(counted)))
+    assert found[0][:3] == found[1][:3]
+    assert found[0][3] <= found[1][3]
+    assert room > 11 or not stagger or found[0][3] < found[1][3]

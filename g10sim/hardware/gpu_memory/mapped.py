@@ -49,6 +49,10 @@ class Mapped(Residency):
         if tensor in self._in_chunks:
             self._arrived[tensor] = None
 
+    def joins_last(self, tensor: int) -> bool:
+        """Tell whether any number of pages join the last run: each takes its chunk along."""
+        return tensor not in self._in_chunks and super().joins_last(tensor)
+
     def reorder(self) -> bool:
         """Make what else is in the chunks as recent as what has arrived."""
         if not self._arrived:

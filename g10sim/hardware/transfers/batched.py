@@ -122,7 +122,7 @@ class BatchedTransfers(Transfers):
             return None
         return self._next + self._repeats * self.interval_cycles
 
-    def advance(self, now: int) -> None:
+    def advance(self, now: int, jobs: Collection[int] | None = None) -> None:
         """Form every batch before the cycle ``now``, and the one at it."""
         while self._next <= now:
             pending = (now - self._next) // self.interval_cycles + 1

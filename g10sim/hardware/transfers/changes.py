@@ -61,6 +61,10 @@ class NextChange:
             if flow.filled is not None and flow.rate:
                 self._filling.setdefault(flow.filled, []).append(flow)
 
+    def may_change(self, gpu: int, now: int) -> bool:
+        """Tell whether a GPU's flows may have changed by themselves."""
+        return self._earliest.get(gpu, now + 1) <= now
+
     def _flows_on(self, gpu: int) -> list[Flow]:
         return [flow for site in self._on_gpu[gpu] for flow in site.flows]
 
@@ -71,7 +75,7 @@ class NextChange:
         """
         self.last = None
         if len(flows) == 1:
-            return self._cycles_alone(flows[0])
+            return self._from(flows[0].lane.site, self._cycles_alone(flows[0]), now)
         if len(self._sites) == 1:
             return self._of(flows)
         makers = (site for site in self._sites.values() if self._makes_room[site.gpu])
@@ -80,11 +84,17 @@ class NextChange:
             if soonest is not None and cycle >= now + soonest:
                 break
             if not self._makes_room[gpu]:
-                soonest = _sooner(soonest, self._of(self._flows_on(gpu)))
+                cycles = self._of(self._flows_on(gpu))
+                soonest = _sooner(soonest, self._from(self._on_gpu[gpu][0], cycles, now))
         for pool, users in self._filling.items():
             if soonest is None or self._cycles_together(users, pool.free) < soonest:
                 soonest = _sooner(soonest, self._cycles_for_all(users, pool.free))
         return soonest
+
+    @staticmethod
+    def _from(site: Site, cycles: int | None, now: int) -> int | None:
+        """Return how many of the cycles since a job's moves were counted are left."""
+        return None if cycles is None else site.until + cycles - now
 
     def _of(self, flows: list[Flow]) -> int | None:
         """Cycles until something that these flows use is used up."""

@@ -72,6 +72,7 @@ class Site:
 
     Its ``flows`` are kept until they are ``stale``: something that they follow from may have changed. Those
     of a site that is ``fickle`` always are. ``has_news``: flows or rates are others than when it was asked.
+    What has moved is counted ``until`` a cycle; later moves of a site that is ``apart`` may wait.
     """
 
     def __init__(
@@ -89,16 +90,31 @@ class Site:
         ]
         self.flows: list[Flow] = []
         self.is_stale = self.has_news = True
-        self.shares_links = self.crosses_link = self.had_room = False
-        self.busy_cycles = 0
+        self.shares_links = self.had_room = self.is_apart = False
+        self.busy_cycles = self.until = 0
         self.is_fickle = self.is_buffered or victims.asks_policy or memory.keeps_copies or bool(memory.frozen)
 
-    def begin(self, flows: list[Flow]) -> None:
-        """Let flows move at the rates that they have; mapping new pages crosses no link."""
-        self.flows, self.has_news, self.crosses_link = flows, True, False
-        for flow in flows:
-            if flow.rate and (flow.source or flow.target):
-                self.crosses_link = True
+    def begin(self, flows: list[Flow], now: int) -> None:
+        """Let flows move at the rates that they have."""
+        self.flows, self.has_news, self.is_apart, self.until = flows, True, False, now
+
+    def busy_until(self, now: int) -> int:
+        """Return the cycles up to ``now`` during which pages crossed the GPU's link; new ones do not."""
+        crosses = any(flow.rate and (flow.source or flow.target) for flow in self.flows)
+        return self.busy_cycles + (now - self.until if crosses else 0)
+
+    def moves_apart(self) -> bool:
+        """Tell whether others see nothing of what moves, and it does not matter in how many parts it comes.
+
+        Tiers stay as full as they are, and the one flow's pages join the last run of the eviction order.
+        """
+        if self.is_stale or len(self.flows) > 1:
+            return False
+        if not self.flows:
+            return True
+        (flow,) = self.flows
+        takes_own = flow.victim is not None and flow.victim.tensor == flow.run.tensor
+        return flow.source == flow.target and not takes_own and self.memory.joins_last(flow.run.tensor)
 
     def keep(self, flows: list[Flow]) -> None:
         """Keep flows; what is held up, or comes back to the fault queues, is looked at again each time."""

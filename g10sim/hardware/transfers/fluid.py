@@ -81,6 +81,7 @@ class FluidTransfers(Transfers):
         self._flows: list[Flow] | None = []
         self._full: list[bool] = []
         self._shared_by_all = True
+        self._counts_late = observer is None and staging is None and not self._ssds
         self._now = 0
         self._left: int | None = None
         self._left_at = -1
@@ -177,7 +178,8 @@ class FluidTransfers(Transfers):
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job crossed its GPU's link."""
-        return self._sites[job].busy_cycles if job in self._sites else 0
+        site = self._sites.get(job)
+        return 0 if site is None else site.busy_until(self._now)
 
     def bottleneck(self, job: int) -> StallReason | None:
         """Tell whether eviction, or others on a shared link, slow a job's demanded pages."""
@@ -209,13 +211,23 @@ class FluidTransfers(Transfers):
             for site in self._sites.values():
                 site.is_stale = True
 
-    def has_news(self, job: int) -> bool:
-        """Tell whether a job's queues, flows or rates may be others than when it was last asked."""
+    def has_news(self, job: int | None) -> bool:
+        """Tell whether a job's queues, flows or rates may be others than when it was last asked.
+
+        If so, what has moved is counted; None: that of all jobs.
+        """
+        if job is None:
+            self._count(self._sites.values())
+            return True
         site = self._sites[job]
         if not site.is_stale:
-            self._current()
-        found, site.has_news = site.is_stale or site.has_news, False
-        return found
+            if self._flows is None:
+                self._current()
+            if not site.has_news:
+                return False
+        site.has_news = False
+        self._count((site,))
+        return True
 
     def _check_time(self, now: int | None) -> None:
         if now is not None and self._now != now:
@@ -230,8 +242,11 @@ class FluidTransfers(Transfers):
         left = self._until_change()
         return None if left is None else self._now + left
 
-    def advance(self, now: int) -> None:
-        """Move everything that moves up to the cycle ``now``."""
+    def advance(self, now: int, jobs: Collection[int] | None = None) -> None:
+        """Move everything that moves up to the cycle ``now``.
+
+        What concerns no other job may be counted later, unless it is one of these ``jobs`` (None: all).
+        """
         while self._now < now:
             flows, left = self._current(), self._until_change()
             if not flows and left is None:
@@ -239,14 +254,16 @@ class FluidTransfers(Transfers):
                     ssd.advance(now - self._now)
                 self._now = now
             elif left is not None and self._now + left <= now:
-                self._move(flows, left)
+                self._move(left)
                 self.settle()
                 self._flows = None
                 self.events += 1
             else:
-                self._move(flows, now - self._now)
+                self._move(now - self._now)
         if self._staging is not None:
             self._staging.advance(now)
+        sites = self._sites
+        self._count(sites.values() if jobs is None else [sites[job] for job in jobs if job in sites])
 
     def settle(self) -> None:
         """Let every job use the room that transfers, or other jobs, have made."""
@@ -278,12 +295,13 @@ class FluidTransfers(Transfers):
             (site,) = sites
             flows = self._heads.of_site(site) if site.memory.queues.busy else []
             self._rates.share(flows, self._messages, self._now)
-            site.begin(flows)
+            site.begin(flows, self._now)
             return flows
         full = [not pool.free for pool in self._pools.values()]
         is_else, self._full = full != self._full or self._staging is not None, full
         new = [site for site in sites if is_else or site.is_stale or len(self._on_gpu[site.gpu]) > 1]
         shares_links = any(site.shares_links for site in new)
+        self._count(new)
         for site in new:
             site.keep(self._heads.of_site(site) if site.memory.queues.busy else [])
         shares_links = shares_links or any(site.shares_links for site in new)
@@ -294,10 +312,11 @@ class FluidTransfers(Transfers):
             those = set(new)
             new = [site for site in sites if site.shares_links or site in those]
         self._shared_by_all = by_all
+        self._count(new)
         self._rates.share(list(chain.from_iterable(site.flows for site in new)), self._messages, self._now)
         flows = list(chain.from_iterable(site.flows for site in sites))
         for site in new:
-            site.begin(site.flows)
+            site.begin(site.flows, self._now)
         self._next.expect({site.gpu for site in new}, flows, self._now)
         return flows
 
@@ -325,12 +344,34 @@ class FluidTransfers(Transfers):
                 if queue and self._staging is not None and not self._staging.is_ready(queue[0]):
                     yield queue[0]
 
-    def _move(self, flows: list[Flow], cycles: int) -> None:
-        start, self._now = self._now, self._now + cycles
-        work, whole_pages = self._page_work, self._next.whole_pages
-        for flow in flows:
-            flow.progress += flow.rate * cycles
-        for flow in self._next.in_turn(flows):
+    def _move(self, cycles: int) -> None:
+        self._now += cycles
+        moving = [
+            site
+            for site in self._sites.values()
+            if not site.is_apart or self._next.may_change(site.gpu, self._now)
+        ]
+        for site in moving:
+            self._move_pages(site)
+        if self._messages:
+            for message in self._messages:
+                message.work -= message.rate * cycles
+            self._messages = [message for message in self._messages if not message.is_done]
+        for ssd in self._ssds:
+            ssd.advance(cycles)
+        for site in moving:
+            self._take_note(site)
+        if self._staging is not None:
+            self._staging.advance(self._now)
+        self._changes = self._door.changes
+
+    def _move_pages(self, site: Site) -> None:
+        """Let whole pages of a job change place that have moved since this was last done."""
+        start, work, whole_pages = site.until, self._page_work, self._next.whole_pages
+        site.busy_cycles, site.until = site.busy_until(self._now), self._now
+        for flow in site.flows:
+            flow.progress += flow.rate * (self._now - start)
+        for flow in self._next.in_turn(site.flows):
             pages = whole_pages(flow)
             flow.progress -= pages * work
             if flow.follows and flow.progress >= work:
@@ -338,34 +379,35 @@ class FluidTransfers(Transfers):
             lane, run, victim = flow.lane, flow.run, flow.victim
             if pages:
                 owner = flow.owner.memory
-                lane.site.memory.commit(lane.queue, run, pages, flow.source, flow.target, victim, owner)
+                site.memory.commit(lane.queue, run, pages, flow.source, flow.target, victim, owner)
                 if self._observer is not None:
                     self._report(flow, pages, start)
             if not run.count or flow.progress > work or (victim is not None and not victim.count):
-                lane.site.is_stale = True
+                site.is_stale = True
             lane.carry = min(flow.progress, work) if lane.queue else 0
-        if self._messages:
-            for message in self._messages:
-                message.work -= message.rate * cycles
-            self._messages = [message for message in self._messages if not message.is_done]
-        for ssd in self._ssds:
-            ssd.advance(cycles)
-        self._take_note(cycles)
 
-    def _take_note(self, cycles: int) -> None:
-        """Let memories and the host's workers follow what has moved."""
-        for site in self._sites.values():
-            if site.crosses_link:
-                site.busy_cycles += cycles
-            if site.flows or site.memory.notes_arrivals:
-                site.memory.note_peak()
-                if site.memory.reorder():
-                    self._flows, site.is_stale = None, True
-                elif bool(site.memory.frames.free) != site.had_room:
-                    site.is_stale = True
-        if self._staging is not None:
-            self._staging.advance(self._now)
-        self._changes = self._door.changes
+    def _take_note(self, site: Site) -> None:
+        """Let a job's memory follow what has moved."""
+        if site.flows or site.memory.notes_arrivals:
+            site.memory.note_peak()
+            if site.memory.reorder():
+                self._flows, site.is_stale = None, True
+            elif bool(site.memory.frames.free) != site.had_room:
+                site.is_stale = True
+        alone = len(self._on_gpu[site.gpu]) == 1 < len(self._sites)
+        site.is_apart = self._counts_late and alone and site.moves_apart()
+
+    def _count(self, sites: Iterable[Site]) -> None:
+        """Count what has moved of jobs that move apart."""
+        late = [site for site in sites if site.is_apart and site.until < self._now]
+        if late:
+            door = self._door
+            before, was_open, door.is_open = door.changes, door.is_open, True
+            for site in late:
+                self._move_pages(site)
+                self._take_note(site)
+            self._changes += door.changes - before
+            door.is_open = was_open
 
     def _report(self, flow: Flow, pages: int, start: int) -> None:
         if self._observer is not None:

@@ -99,8 +99,11 @@ class Transfers(Protocol):
         InvariantError unless transfers are at the cycle ``now``.
         """
 
-    def has_news(self, job: int) -> bool:
-        """Tell whether a job's queues, flows or rates may be others than when it was last asked."""
+    def has_news(self, job: int | None) -> bool:
+        """Tell whether a job's queues, flows or rates may be others than when it was last asked.
+
+        If so, what has moved is counted; None: that of all jobs.
+        """
         return True
 
     def next_change(self, now: int | None = None) -> int | None:
@@ -109,8 +112,11 @@ class Transfers(Protocol):
         Raises InvariantError unless transfers are at the cycle ``now``.
         """
 
-    def advance(self, now: int) -> None:
-        """Move everything that moves up to the cycle ``now``."""
+    def advance(self, now: int, jobs: Collection[int] | None = None) -> None:
+        """Move everything that moves up to the cycle ``now``.
+
+        What concerns no other job may be counted later, unless it is one of these ``jobs`` (None: all).
+        """
 
     def demand(self, job: int, tensor: int) -> None:
         """Put every page of a job's tensor that is not on the GPU nor in transfer on the fault queues."""
