@@ -107,6 +107,7 @@ class Topology:
         self._per_copy: dict[tuple[int, Location], int] = {}
         edges = dict.fromkeys(edge for path in self._edges for edge in path)
         self._duplex = [edge for edge in edges if edge.both is not None]
+        self._both = {edge.both for edge in self._duplex}
         self._costly = [edge for edge in edges if edge.per_copy]
         for tier in system.all_tiers:
             self._place_tier(tier)
@@ -252,6 +253,10 @@ class Topology:
     def has_duplex(self) -> bool:
         """Tell whether something limits both directions of a link together."""
         return bool(self._duplex)
+
+    def crosses_duplex(self, path: Iterable[Link]) -> bool:
+        """Tell whether a path crosses something that limits both directions of a link together."""
+        return any(link in self._both for link in path)
 
     def full_directions(self, rounding: int) -> list[tuple[Link, int]]:
         """Directions of links whose both directions together are full, with the rates used of each."""

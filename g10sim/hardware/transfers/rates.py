@@ -47,7 +47,8 @@ class Rates:
         self.turns = [0] * gpus
         """How often each GPU's copies have taken a turn."""
         self._now = 0
-        self.are_separable = self.is_fair and not ssds and not topology.has_duplex
+        self._links_decide = self.is_fair and not ssds
+        self.are_separable = self._links_decide and not topology.has_duplex
         """True if flows that share no link have rates that do not depend on each other."""
 
     @property
@@ -62,7 +63,10 @@ class Rates:
     def share(self, flows: list[Flow], messages: Sequence[Message], now: int) -> None:
         """Give every flow and message its rate."""
         self._now = now
-        if flows or messages:
+        is_alone = self._links_decide and len(flows) == 1 and not messages
+        if is_alone and not self.topology.crosses_duplex(flows[0].links):
+            share_alone(flows[0])
+        elif flows or messages:
             share = partial(self._share_links, flows, messages)
             for ssd in self._ssds:
                 share = partial(ssd.share, share)
@@ -75,9 +79,6 @@ class Rates:
         """Give every flow its rate: demanded ones first, then planned evictions, then prefetches."""
         if messages or not self.are_separable:
             self._free_links()
-        elif len(flows) == 1:
-            share_alone(flows[0])
-            return
         else:
             for flow in flows:
                 for link in flow.links:
