@@ -6,6 +6,7 @@ Room that others make before it is needed does not count.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop
 from typing import TypeAlias
 
 from g10sim.hardware.flash.pool import FlashPool
@@ -39,7 +40,7 @@ class NextChange:
         self.last: Flow | None = None
         """Flow that needs the room of others, which go ahead of it."""
         self._earliest: dict[int, int] = {}
-        self._makes_room: dict[int, bool] = {}
+        self._making_room: set[int] = set()
         self._filling: dict[Pool, list[Flow]] = {}
 
     def expect(self, gpus: Iterable[int], flows: Iterable[Flow], now: int) -> None:
@@ -55,7 +56,9 @@ class NextChange:
             if soonest is not None:
                 self._earliest[gpu] = min([now + soonest, *shared])
             needs_room = any(flow.source != Location.GPU and flow.victim is None for flow in own)
-            self._makes_room[gpu] = needs_room and any(flow.source == Location.GPU for flow in own)
+            self._making_room.discard(gpu)
+            if needs_room and any(flow.source == Location.GPU for flow in own):
+                self._making_room.add(gpu)
         self._filling = {}
         for flow in flows:
             if flow.filled is not None and flow.rate:
@@ -78,12 +81,16 @@ class NextChange:
             return self._from(flows[0].lane.site, self._cycles_alone(flows[0]), now)
         if len(self._sites) == 1:
             return self._of(flows)
-        makers = (site for site in self._sites.values() if self._makes_room[site.gpu])
-        soonest = self._of([flow for site in makers for flow in site.flows])
-        for cycle, gpu in sorted((cycle, gpu) for gpu, cycle in self._earliest.items() if self._on_gpu[gpu]):
-            if soonest is not None and cycle >= now + soonest:
-                break
-            if not self._makes_room[gpu]:
+        soonest, makers = None, self._making_room
+        if makers:
+            soonest = self._of(
+                [flow for site in self._sites.values() if site.gpu in makers for flow in site.flows]
+            )
+        coming = [(cycle, gpu) for gpu, cycle in self._earliest.items() if self._on_gpu[gpu]]
+        heapify(coming)
+        while coming and (soonest is None or coming[0][0] < now + soonest):
+            _, gpu = heappop(coming)
+            if gpu not in makers:
                 cycles = self._of(self._flows_on(gpu))
                 soonest = _sooner(soonest, self._from(self._on_gpu[gpu][0], cycles, now))
         for pool, users in self._filling.items():
