@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Container, Hashable, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Mapping, Sequence
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.counts import Counts
-from g10sim.hardware.door import Door
-from g10sim.hardware.pools import Frames, Pool
 from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
 from g10sim.records import ContiguousRecord, Location
@@ -33,21 +31,12 @@ class Residency(Counts):
     waiting: Collection[int] = ()
     """Tensors that wait for space of their own."""
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        frames: Frames,
-        page_bytes: int,
-        pools: Sequence[Pool],
-        door: Door | None = None,
-    ) -> None:
-        super().__init__(sizes, frames, page_bytes, pools, door)
-        self.protected: Container[int] = frozenset()
-        self.awaited: frozenset[int] = frozenset()
-        self.awaited_arrivals: frozenset[int] = frozenset()
-        self.in_place: dict[int, Location] = {}
-        self.is_mapped = False
-        self._peak_used = 0
+    protected: Container[int] = ()
+    awaited: frozenset[int] = frozenset()
+    awaited_arrivals: frozenset[int] = frozenset()
+    in_place: Mapping[int, Location] = {}
+    is_mapped = False
+    _peak_used = 0
 
     @property
     def used_pages(self) -> int:
@@ -129,7 +118,7 @@ class Residency(Counts):
     def use_in_place(self, tensor: int, tier: Location) -> None:
         """Let the running kernel use what a tier has of a tensor where it lies."""
         self.door.enter()
-        self.in_place[tensor] = tier
+        self.in_place = {**self.in_place, tensor: tier}
 
     def bring_in(self) -> None:
         """Let the next kernel use nothing where it lies."""

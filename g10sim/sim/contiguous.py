@@ -33,9 +33,8 @@ from g10sim.policies.interface.policy import Place, PlannedPlace, Policy
 from g10sim.records import Location, StallReason
 from g10sim.sim.accounts.ledger import Execution
 from g10sim.sim.accounts.owners import WaitLog, fault_reason
-from g10sim.sim.context import JobContext
+from g10sim.sim.context import JobContext, Machine
 from g10sim.sim.executor import JobRun
-from g10sim.sim.machine import Machine
 from g10sim.sim.moves.reactions import Reactions
 from g10sim.sim.stages.fetching import Fetching
 from g10sim.sim.stages.working_set import free_room, released_after

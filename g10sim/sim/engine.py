@@ -35,17 +35,15 @@ from g10sim.sim.addresses import OwnAddresses, PooledAddresses
 from g10sim.sim.beside.cpu import check_cpu
 from g10sim.sim.beside.exchange import GradientExchange, Peers
 from g10sim.sim.beside.pipeline import StageTransfers
-from g10sim.sim.context import JobContext
+from g10sim.sim.context import JobContext, Machine
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
 from g10sim.sim.executor import JobRun
 from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.flash import check_flash, tell_deaths
-from g10sim.sim.gpu import Allotment, Gpu
+from g10sim.sim.gpu import Allotment, CopyContention, Gpu
 from g10sim.sim.hooks import asked, kind_of, plans_of
-from g10sim.sim.machine import Machine
 from g10sim.sim.moves.named_tensors import NamedTensors
 from g10sim.sim.preparation import settled, with_chosen_kernels
-from g10sim.sim.stages.contention import CopyContention
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each
 from g10sim.trace.workload import Job, Workload

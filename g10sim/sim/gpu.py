@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
+from fractions import Fraction
 from typing import Any
 
 from simpy import Environment, Event
 
 from g10sim.analysis.footprint import footprint_bytes, largest_working_set, peak_live_bytes
 from g10sim.config.sharing import SharingSpec
+from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.sim.fabric import Clock
 from g10sim.sim.stages.compute import make_compute
 from g10sim.trace.model import Trace
@@ -83,3 +85,34 @@ class Gpu:
     def _counted(self, pages: int) -> int:
         """Count a job that needs more than there is as much as there is: it is admitted when alone."""
         return min(max(1, pages), self._places)
+
+
+# Fine enough for any share, and denominators stay powers of two however often the pace changes.
+_STEPS = 1 << 20
+
+
+class CopyContention:
+    """Keeps the pace of the kernels on every GPU true to what crosses the GPU's link.
+
+    Copies that fill the link in both directions take ``share`` of the bandwidth of GPU memory, and of a
+    kernel's speed; others take as much less as they are slower. What kernels use in place does not count.
+    """
+
+    def __init__(
+        self,
+        transfers: FluidTransfers,
+        gpus: Mapping[int, Gpu],
+        jobs: Mapping[int, Iterable[int]],
+        share: float,
+    ) -> None:
+        self._transfers, self._gpus, self._jobs, self._share = transfers, gpus, jobs, share
+        self._paces = dict.fromkeys(gpus, Fraction(1))
+
+    def update(self) -> None:
+        """Let kernels go on at the pace that copies leave them."""
+        for number, gpu in self._gpus.items():
+            pace = Fraction(round((1 - self._share * self._transfers.link_use(number)) * _STEPS), _STEPS)
+            if pace != self._paces[number]:
+                self._paces[number] = pace
+                for job in self._jobs[number]:
+                    gpu.compute.set_pace(job, pace)

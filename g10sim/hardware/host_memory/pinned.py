@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from g10sim.config.host import PinnedSpec
-from g10sim.hardware.peaks import Watched
+from g10sim.hardware.pools import Watched
 from g10sim.units import PICOSECONDS_PER_SECOND, duration_to_cycles
 
 

@@ -17,8 +17,7 @@ from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import InvariantError
 from g10sim.hardware.door import Door
-from g10sim.hardware.flash.pool import FlashPool, SsdPort
-from g10sim.hardware.flash.write_cache import CachedPort
+from g10sim.hardware.flash.pool import CachedPort, FlashPool, SsdPort
 from g10sim.hardware.host_memory.compression import Work
 from g10sim.hardware.links import Link, Share, Topology
 from g10sim.hardware.memory import Residency

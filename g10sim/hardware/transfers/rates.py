@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count as counter
 
-from g10sim.hardware.flash.pool import SsdPort
-from g10sim.hardware.flash.write_cache import CachedPort
+from g10sim.hardware.flash.pool import CachedPort, SsdPort
 from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
 from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow
 from g10sim.records import Location
