@@ -11,7 +11,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ExecutionError
 from g10sim.execute.account import Account
 from g10sim.execute.memory import Memory
-from g10sim.policies.interface.moves import MemoryKind, Move
+from g10sim.policies.interface.moves import Evict, MemoryKind, Move
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
 from g10sim.registry import choices_text
@@ -263,25 +263,17 @@ class Mover:
             if tensor in waiting:
                 waiting.remove(tensor)
 
-    def evict(
-        self,
-        tensor: int,
-        tier: str,
-        *,
-        until: int | None,
-        density: float | None,
-        is_clean: bool,
-        size_bytes: int | None = None,
-    ) -> None:
+    def evict(self, move: Evict) -> None:
         """Send a whole tensor to host memory, with ``until`` behind that kernel, and copy it in any case.
 
         Of tensors that are to leave in part (``size_bytes``) that many leave that bytes add up as asked for.
         Raises ExecutionError for one that is compressed, or that the kernel needs.
         """
-        if density is not None:
+        tensor, until = move.tensor, move.until
+        if move.density is not None:
             raise ExecutionError(f"{self._where(tensor)} is compressed; allowed: evictions without density")
         stays = tensor in self._called_off or not self.account.is_worth_moving(tensor)
-        if stays or not self._is_whole(tensor, size_bytes):
+        if stays or not self._is_whole(tensor, move.size_bytes):
             return
         if tensor in self._pending:
             self._pending.remove(tensor)

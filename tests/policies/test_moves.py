@@ -58,7 +58,7 @@ class Exchange(Move):
         return None
 
     def apply(self, state):
-        state.evict(self.out, self.target, until=None, density=None, is_clean=False)
+        state.evict(Evict(self.out, self.target))
         state.fetch(self.back)
 
 

@@ -52,17 +52,8 @@ class MoveState(Protocol):
     def recall(self, tensor: int) -> None:
         """Keep what is still here of a tensor that was to be evicted."""
 
-    def evict(
-        self,
-        tensor: int,
-        tier: str,
-        *,
-        until: int | None,
-        density: float | None,
-        is_clean: bool,
-        size_bytes: int | None = None,
-    ) -> None:
-        """Queue what is on the GPU to go to a tier; the options mean the same as those of ``Evict``."""
+    def evict(self, move: Evict) -> None:
+        """Queue what is on the GPU to go to a tier, as the move says."""
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor's contents, except for pages in transfer."""
@@ -311,14 +302,7 @@ class Evict(TensorMove):
 
     def apply(self, state: MoveState) -> None:
         """Queue the tensor."""
-        state.evict(
-            self.tensor,
-            self.target,
-            until=self.until,
-            density=self.density,
-            is_clean=self.is_clean,
-            size_bytes=self.size_bytes,
-        )
+        state.evict(self)
 
 
 def tier_name(word: str) -> str:

@@ -10,7 +10,7 @@ from simpy import Event
 
 from g10sim.errors import PlanError, PolicyError
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.moves import Evict, Move
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.records import Location
@@ -148,20 +148,10 @@ class Migrator:
             return "has addresses that others use meanwhile; allowed: with requirements.addresses 'own'"
         return self._recomputation.problem(tensor, self._recomputation.next_kernel)
 
-    def evict(
-        self,
-        tensor: int,
-        tier: str,
-        *,
-        until: int | None,
-        density: float | None,
-        is_clean: bool,
-        size_bytes: int | None = None,
-    ) -> None:
+    def evict(self, move: Evict) -> None:
         """Queue what is on the GPU to go to a tier; pages of a dropped tensor are given back."""
-        if tensor in self._sending:
-            later = partial(self._evict_at_last, tier, is_clean=is_clean, size_bytes=size_bytes)
-            self._sending.postpone(tensor, later)
+        tensor = move.tensor
+        if self._sending.postpone(tensor, partial(self._evict_at_last, move)):
             self._memory.begin_store(tensor)
             return
         if tensor in self._claims:
@@ -169,19 +159,19 @@ class Migrator:
         if tensor in self._recomputation.dropped:
             self.release((tensor,))
             return
-        target, memory = self._tiers[tier], self._memory
-        pages = None if size_bytes is None else size_bytes // memory.page_bytes
+        target, memory = self._tiers[move.target], self._memory
+        pages = None if move.size_bytes is None else move.size_bytes // memory.page_bytes
         for place in self._addresses.held(tensor):
             here = memory.idle[place]
             memory.request_eviction(
-                place, target, until=until, density=density, is_clean=is_clean, pages=pages
+                place, target, until=move.until, density=move.density, is_clean=move.is_clean, pages=pages
             )
             pages = None if pages is None else pages - (here - memory.idle[place])
 
-    def _evict_at_last(self, tier: str, tensor: int, *, is_clean: bool, size_bytes: int | None) -> None:
+    def _evict_at_last(self, move: Evict, tensor: int) -> None:
         """Evict a tensor that waited for a collective."""
         self._memory.end_store(tensor)
-        self.evict(tensor, tier, until=None, density=None, is_clean=is_clean, size_bytes=size_bytes)
+        self.evict(move)
 
     def keep_uncompressed(self) -> None:
         """Leave tensors in host memory uncompressed unless compression has begun."""
