@@ -100,8 +100,9 @@ class Site:
 
     def busy_until(self, now: int) -> int:
         """Return the cycles up to ``now`` during which pages crossed the GPU's link; new ones do not."""
-        crosses = any(flow.rate and (flow.source or flow.target) for flow in self.flows)
-        return self.busy_cycles + (now - self.until if crosses else 0)
+        if self.flows and any(flow.rate and (flow.source or flow.target) for flow in self.flows):
+            return self.busy_cycles + now - self.until
+        return self.busy_cycles
 
     def moves_apart(self) -> bool:
         """Tell whether others see nothing of what moves, and it does not matter in how many parts it comes.

@@ -225,7 +225,8 @@ class FluidTransfers(Transfers):
             if not site.has_news:
                 return False
         site.has_news = False
-        self._count((site,))
+        if site.is_apart:
+            self._count((site,))
         return True
 
     def _check_time(self, now: int | None) -> None:
@@ -262,7 +263,8 @@ class FluidTransfers(Transfers):
         if self._staging is not None:
             self._staging.advance(now)
         sites = self._sites
-        self._count(sites.values() if jobs is None else [sites[job] for job in jobs if job in sites])
+        if len(sites) > 1:
+            self._count(sites.values() if jobs is None else [sites[job] for job in jobs if job in sites])
 
     def settle(self) -> None:
         """Let every job use the room that transfers, or other jobs, have made."""
@@ -393,8 +395,8 @@ class FluidTransfers(Transfers):
                 self._flows, site.is_stale = None, True
             elif bool(site.memory.frames.free) != site.had_room:
                 site.is_stale = True
-        alone = len(self._on_gpu[site.gpu]) == 1 < len(self._sites)
-        site.is_apart = self._counts_late and alone and site.moves_apart()
+        if self._counts_late and len(self._sites) > 1:
+            site.is_apart = len(self._on_gpu[site.gpu]) == 1 and site.moves_apart()
 
     def _count(self, sites: Iterable[Site]) -> None:
         """Count what has moved of jobs that move apart."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
@@ -37,13 +38,17 @@ class Heads:
         self._host = next((tier.place for tier in system.all_tiers if tier.name == "host"), None)
         pinned = system.host.pinned
         self.pinned = None if pinned is None else PinnedCopies(pinned)
+        self._rate_of_faults = cache(self._faulting)
 
     def demanded_rate(self, site: Site, tensor: int, pages: int, place: Location) -> int:
         """Return the most bytes/second at which demanded pages of a tensor come from a place."""
-        latency = self._fault.latency + self._latencies.get(place, 0)
-        latency += self.topology.per_copy(site.gpu, place)
         pinning, slow = self._buffer(site, tensor, place) if site.is_buffered else (0, 0)
-        bandwidth = self.topology.path_bandwidth(site.gpu, place)
+        return self._rate_of_faults(site.gpu, pages, place, pinning, slow)
+
+    def _faulting(self, gpu: int, pages: int, place: Location, pinning: int, slow: int) -> int:
+        """Return the rate of demanded pages whose buffer takes a time to pin, and is ``slow`` if pageable."""
+        latency = self._fault.latency + self._latencies.get(place, 0) + self.topology.per_copy(gpu, place)
+        bandwidth = self.topology.path_bandwidth(gpu, place)
         bandwidth = min(bandwidth, slow or bandwidth)
         size = pages * self._page_bytes
         batches = fault_batches(size, self._page_bytes, self._fault)

@@ -42,7 +42,8 @@ class Fetching:
             return False
         if memory.in_place:
             return all(memory.is_usable(tensor) for tensor in memory.needed)
-        return all(memory.idle[tensor] == memory.sizes[tensor] for tensor in memory.needed)
+        idle, sizes = memory.idle, memory.sizes
+        return all(idle[tensor] == sizes[tensor] for tensor in memory.needed)
 
     def fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Demand what is missing and wait until it is there."""

@@ -40,16 +40,14 @@ def count_faults(
 
     A tensor that is both counts as an input only, but its pages belong to both sides.
     """
-    sizes, pages, held = memory.sizes, memory.pages, memory.held
+    sizes, pages, idle, held = memory.sizes, memory.pages, memory.idle, memory.held
     inputs, outputs = FaultCount([0] * len(pages)), FaultCount([0] * len(pages))
     seen: set[int] = set()
     for count, tensors in ((inputs, read), (outputs, written)):
         for tensor in tensors:
             count.pages += sizes[tensor]
-            if tensor not in seen and tensor not in held:
+            if idle[tensor] < sizes[tensor] and tensor not in seen and tensor not in held:
                 seen.add(tensor)
-                if memory.idle[tensor] == sizes[tensor]:
-                    continue
                 for place in memory.origins:
                     count.at[place] += pages[place][tensor]
                 if tensor in memory.in_place:
