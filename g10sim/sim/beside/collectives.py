@@ -19,15 +19,32 @@ from g10sim.units import format_bytes
 
 
 class Launched(NamedTuple):
-    """A collective that was launched: its tensors come ``after`` some events, until it is ``ready``."""
+    """A kernel that was launched: its ``tensors`` come ``after`` some events, until it is ``ready``."""
 
     kernel: Kernel
+    tensors: frozenset[int]
     after: tuple[Event, ...]
     ready: Event
     ended: Event
 
 
-class Collectives:
+class Launches:
+    """Kernels of one job that were launched and have not ended, in order."""
+
+    def __init__(self) -> None:
+        self._pending: list[Launched] = []
+
+    def state(self) -> tuple[int, ...]:
+        """Return the kernels."""
+        return tuple(launched.kernel.id for launched in self._pending)
+
+    def ends_of(self, tensors: Iterable[int]) -> tuple[Event, ...]:
+        """Return the ends of those that use any of some tensors."""
+        found = set(tensors)
+        return tuple(one.ended for one in self._pending if not one.tensors.isdisjoint(found))
+
+
+class Collectives(Launches):
     """All-gathers and reduce-scatters of one job, and what it sends to other stages and receives from them.
 
     Each brings its tensors to the GPU, and maps those without contents. It begins when all that take part
@@ -43,28 +60,19 @@ class Collectives:
         make_room: Callable[[], None] | None = None,
     ) -> None:
         """``make_room`` is asked for room when the job waits and a tensor finds none."""
+        super().__init__()
         self._number, self._gpu, self._memory = context.number, context.gpu, context.memory
         self._fabric, self._recorder = context.fabric, context.machine.recorder
         self._peers, self._make_room = context.peers, make_room
         self.claims, self._dying, self._release = context.sending, dying, release
-        self._pending: list[Launched] = []
         self._is_awaited = False
-
-    def state(self) -> tuple[int, ...]:
-        """Return the kernels that were launched and have not ended."""
-        return tuple(launched.kernel.id for launched in self._pending)
 
     def blocker(self, kernel: Kernel) -> Launched | None:
         """Return the last collective under way that uses a tensor of a kernel, if there is any."""
         for launched in reversed(self._pending):
-            if not set(launched.kernel.tensors).isdisjoint(kernel.tensors):
+            if not launched.tensors.isdisjoint(kernel.tensors):
                 return launched
         return None
-
-    def ends_of(self, tensors: Iterable[int]) -> tuple[Event, ...]:
-        """Return the ends of collectives under way that use any of some tensors."""
-        found = set(tensors)
-        return tuple(one.ended for one in self._pending if not found.isdisjoint(one.kernel.tensors))
 
     def demand(self) -> None:
         """Let those that could begin, but for data or room, have them before all else: the job waits."""
@@ -91,7 +99,7 @@ class Collectives:
         if peers is None:
             raise InvariantError(f"kernel {kernel.id} ({kernel.name}) has nobody to send to or receive from")
         clock = self._fabric.clock
-        launched = Launched(kernel, after, clock.event(), clock.event())
+        launched = Launched(kernel, frozenset(kernel.tensors), after, clock.event(), clock.event())
         self.claims.take(kernel.tensors)
         self._pending.append(launched)
         if not after:

@@ -16,7 +16,7 @@ from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.hardware.transfers.rates import Message
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import BesideRecord, Location
-from g10sim.sim.beside.collectives import Collectives
+from g10sim.sim.beside.collectives import Collectives, Launched, Launches
 from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.context import JobContext
 from g10sim.sim.stages.working_set import free_room
@@ -77,26 +77,6 @@ def _check_room(trace: Trace, system: SystemSpec) -> None:
             )
 
 
-class _Launched(NamedTuple):
-    """A kernel that was launched: its number, the tensors that it uses, and the event of its end."""
-
-    kernel: int
-    tensors: frozenset[int]
-    ended: Event
-
-
-class _Turn(NamedTuple):
-    """When a kernel's data may come to host memory: ``after`` some events; and the event of their arrival."""
-
-    after: tuple[Event, ...]
-    gathered: Event
-
-    @property
-    def is_now(self) -> bool:
-        """Tell whether there is nothing to wait for."""
-        return not self.after
-
-
 class _Read(NamedTuple):
     """Pages on their way from another tier to host memory."""
 
@@ -105,7 +85,7 @@ class _Read(NamedTuple):
     pages: int
 
 
-class CpuKernels:
+class CpuKernels(Launches):
     """Kernels of one job on the CPU of its socket, one after another in the order of their launches.
 
     Each waits until its data lie in host memory: what it reads comes there, what it writes without reading
@@ -123,6 +103,7 @@ class CpuKernels:
         stores: HostStores | None = None,
         collectives: Collectives | None = None,
     ) -> None:
+        super().__init__()
         machine, needs = context.machine, context.policy.requirements
         transfers, system = machine.fabric.transfers, machine.system
         if not isinstance(transfers, FluidTransfers) or system.cpu is None:
@@ -138,14 +119,9 @@ class CpuKernels:
         self._gathers, self._stores, self._collectives = not needs.unlimited_memory, stores, collectives
         self._freed = deque[Event](maxlen=None if needs.unlimited_memory else needs.cpu_buffers)
         self._gathered: Event | None = None
-        self._pending = deque[_Launched]()
         self._reads: dict[int, _Read] = {}
         self._busy, self._since = 0, -1
         self.fetched_bytes = 0
-
-    def state(self) -> tuple[int, ...]:
-        """Return the kernels that were launched and have not ended."""
-        return tuple(launched.kernel for launched in self._pending)
 
     @property
     def _now(self) -> int:
@@ -163,13 +139,9 @@ class CpuKernels:
         a time; on the CPU it is its own run in the iteration before.
         """
         for launched in reversed(self._pending):
-            if launched.kernel == kernel.id or not launched.tensors.isdisjoint(kernel.tensors):
+            if launched.kernel.id == kernel.id or not launched.tensors.isdisjoint(kernel.tensors):
                 return launched.ended
         return None
-
-    def ends_of(self, tensors: Iterable[int]) -> tuple[Event, ...]:
-        """Return the ends of kernels that were launched and use any of some tensors."""
-        return tuple(one.ended for one in self._pending if not one.tensors.isdisjoint(tensors))
 
     def drain(self) -> Generator[Event, Any, None]:
         """SimPy process: wait until all kernels have ended."""
@@ -188,29 +160,30 @@ class CpuKernels:
                 if tensor not in kernel.inputs:
                     memory.discard(tensor)
         before = self._pending[-1].ended if self._pending else None
-        launched = _Launched(kernel.id, frozenset(kernel.touched), self._fabric.clock.event())
+        clock = self._fabric.clock
+        ready, ended = clock.event(), clock.event()
+        after = self._take_buffer(kernel, ready, ended)
+        launched = Launched(kernel, frozenset(kernel.touched), after, ready, ended)
         self._pending.append(launched)
-        turn = self._take_buffer(kernel, launched.ended)
-        if self._gathers and turn.is_now:
+        if self._gathers and not after:
             self._gather(kernel)
-        self._fabric.clock.process(self._run(iteration, kernel, turn, before, launched.ended))
+        clock.process(self._run(iteration, launched, before))
 
-    def _take_buffer(self, kernel: Kernel, ended: Event) -> _Turn:
-        """Return when the data of a kernel that is launched may come: after those before it, to a buffer.
+    def _take_buffer(self, kernel: Kernel, ready: Event, ended: Event) -> tuple[Event, ...]:
+        """Return after what the data of a kernel may come: those before it, to a buffer.
 
-        And when the collectives have ended that make them.
+        And the collectives that make them.
         """
         freed, clock = self._freed, self._fabric.clock
         sent = () if self._collectives is None else self._collectives.ends_of(kernel.touched)
         if freed.maxlen is None:
-            return _Turn(sent, clock.event())
+            return sent
         wanted = (freed[0] if len(freed) == freed.maxlen else None, self._gathered)
         after = tuple(event for event in wanted if event and not event.triggered)
-        turn = _Turn((*after, *sent), clock.event())
-        self._gathered = turn.gathered
+        self._gathered = ready
         freed.append(clock.event())
         clock.process(self._free_buffer(kernel, ended, freed[-1]))
-        return turn
+        return (*after, *sent)
 
     def _free_buffer(self, kernel: Kernel, ended: Event, freed: Event) -> Generator[Event, Any, None]:
         """SimPy process: free a kernel's buffer when it has ended and what is to leave has left."""
@@ -219,25 +192,18 @@ class CpuKernels:
             yield leaving
         freed.succeed()
 
-    def _run(
-        self,
-        iteration: int,
-        kernel: Kernel,
-        turn: _Turn,
-        before: Event | None,
-        ended: Event,
-    ) -> Generator[Event, Any, None]:
-        """SimPy process: one execution of a kernel, whose data come when it is its ``turn``."""
+    def _run(self, iteration: int, launched: Launched, before: Event | None) -> Generator[Event, Any, None]:
+        """SimPy process: one execution of a kernel."""
         launch, cpu = self._now, self._machine.cpus[self._socket]
-        exchange = self._exchange
+        kernel, exchange = launched.kernel, self._exchange
         arrival = exchange.arrival(iteration, kernel.id) if exchange is not None else None
         if arrival is not None:
             yield arrival
-        yield from turn.after
+        yield from launched.after
         if not self._is_gathered(kernel):
             waits = partial(self._describe_wait, kernel)
             yield self._fabric.until(partial(self._gather, kernel), waits, self._number)
-        turn.gathered.succeed()
+        launched.ready.succeed()
         if before is not None:
             yield before
         yield cpu.request(1)
@@ -251,14 +217,14 @@ class CpuKernels:
             record = BesideRecord(self._number, self._gpu, iteration, kernel.id, launch, start, self._now)
             self._machine.recorder.cpu_kernels.append(record)
         with self._fabric.alter(self._number):
-            self._pending.popleft()
+            self._pending.remove(launched)
             due = self._claims.give_back(kernel.touched)
             self._release(tensor for tensor in self._dying[kernel.id] if tensor not in self._claims)
             for operation in due:
                 operation()
         if exchange is not None:
             exchange.kernel_ended(iteration, kernel.id)
-        ended.succeed()
+        launched.ended.succeed()
 
     def _compute(self, kernel: Kernel) -> Generator[Event, Any, None]:
         """Compute for the kernel's cycles, or as long as it takes to read and write its data in memory."""
