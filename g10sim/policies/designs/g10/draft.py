@@ -102,23 +102,18 @@ class Draft:
         self.frees: list[tuple[int, int]] = []
         self.moves: tuple[Planned, ...] | None = None
 
+    def evict(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
+        """Plan an eviction to a tier with its prefetch."""
+        self.occupancy.add(out_by + 1, prefetch, -absence.size_bytes)
+        self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
 
-def evict_on_demand(draft: Draft, absence: Absence) -> None:
-    """Plan an eviction to the SSD without a prefetch."""
-    draft.occupancy.add(absence.start, absence.end, -absence.size_bytes)
-    draft.evictions.append(
-        PlannedEviction(**vars(absence), tier=draft.machine.ssd, out_by=absence.start, prefetch=None)
-    )
-
-
-def rank(benefit: int, size_bytes: int, tier: PlannedTier, ranking: Ranking) -> float:
-    """Return the benefit of an eviction, or its benefit per cost (G10 paper, section 4.3).
-
-    The cost is the time of the transfers to a tier and back on idle links.
-    """
-    if ranking == "benefit":
-        return float(benefit)
-    return benefit / tier.both_cycles(size_bytes)
+    def evict_on_demand(self, absence: Absence) -> None:
+        """Plan an eviction to the SSD without a prefetch."""
+        self.occupancy.add(absence.start, absence.end, -absence.size_bytes)
+        eviction = PlannedEviction(
+            **vars(absence), tier=self.machine.ssd, out_by=absence.start, prefetch=None
+        )
+        self.evictions.append(eviction)
 
 
 def target_bytes(machine: PlannedMachine, parameters: PlanningParameters) -> float:

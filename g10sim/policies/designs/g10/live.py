@@ -39,8 +39,6 @@ from g10sim.policies.designs.g10.draft import (
     PlannedEviction,
     PlanningParameters,
     allocation_kernel,
-    evict_on_demand,
-    rank,
     target_bytes,
 )
 from g10sim.policies.planning.absence import Absence, absences
@@ -68,15 +66,6 @@ _SSD_SHARE = 0.25
 _DEAR, _NEVER = 2**60, 2**62
 # Quotients of floats may be rounded down.
 _ROUNDING = 1 + 1e-12
-
-
-class _Window(NamedTuple):
-    """Effect of an absence; ``place`` is that of the tier in the machine's list."""
-
-    relief_cycles: int
-    place: int
-    out_by: int
-    prefetch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,20 +181,22 @@ class _Selection(Draft):
             if place is None:
                 break
             number = int(self._left[place])
-            self._evict(candidates[number], _Window(*windows[:, number].tolist()))
+            _, tier, out_by, prefetch = windows[:, number].tolist()
+            self.evict(candidates[number], self.machine.tiers[tier], out_by, prefetch)
             bounds[place] = 0
             self._left, bounds = self._left[bounds > 0], bounds[bounds > 0]
 
     def _ranks(self, sizes: Integers, windows: Integers) -> Worths:
-        """Return what absences with these windows are worth."""
+        """Return what absences with these windows are worth: bytes x cycles of relief, or that per cost.
+
+        The cost is the time of both transfers on idle links (G10 paper, section 4.3).
+        """
         if self._ranking == "benefit":
             ranks: Worths = windows[0].astype(np.float64) * sizes
             return ranks
         tiers = self.machine.tiers
         found = zip(windows[0].tolist(), sizes.tolist(), windows[1].tolist(), strict=True)
-        return np.array(
-            [rank(relief * size, size, tiers[place], self._ranking) for relief, size, place in found]
-        )
+        return np.array([relief * size / tiers[place].both_cycles(size) for relief, size, place in found])
 
     def _choices(self, candidates: Sequence[Absence]) -> _Choices:
         """Return the candidates with the tiers that each is long enough to reach and return from."""
@@ -238,7 +229,10 @@ class _Selection(Draft):
         return bounds
 
     def _windows(self, choices: _Choices, numbers: Integers) -> list[Integers]:
-        """Return what each candidate's best tier achieves, of equals the cheapest: the fields of windows."""
+        """Return what each candidate's best tier achieves, of equals the cheapest.
+
+        That is cycles of relief, the place of the tier, and the kernels by which it is out and fetched.
+        """
         starts, ends, sizes = choices.starts[numbers], choices.ends[numbers], choices.sizes[numbers]
         best: list[Integers] = [np.zeros_like(starts) for _ in range(4)]
         relief, cost = best[0], np.zeros_like(starts)
@@ -270,16 +264,15 @@ class _Selection(Draft):
                 wanted[place] = False
                 choices.costs[self.machine.tiers.index(tier)][number] = _NEVER
 
-    def _evict(self, absence: Absence, window: _Window) -> None:
-        size, tier = absence.size_bytes, self.machine.tiers[window.place]
-        name, out_by, prefetch = tier.name, window.out_by, window.prefetch
+    def evict(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
+        """Plan an eviction, and use up what it takes of links and tier."""
+        super().evict(absence, tier, out_by, prefetch)
+        size, name = absence.size_bytes, tier.name
         self.out.debit(absence.start, absence.out_bytes, name)
         self.into.debit(prefetch, size, name)
         self.used[name].add(absence.start, absence.end, size)
-        self.occupancy.add(out_by + 1, prefetch, -size)
         if tier.kind == "ssd":
             self._off_ssds.add(out_by + 1, prefetch, -size)
-        self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
 
 
 def _expected_stalls(pressure: Integers, base: Integers, selection: _Selection) -> Integers:
@@ -350,7 +343,7 @@ def _evict_for_demand(trace: Trace, draft: Draft) -> None:
     for absence in covering:
         if draft.occupancy.bytes[pressed] < draft.target_bytes:
             break
-        evict_on_demand(draft, absence)
+        draft.evict_on_demand(absence)
 
 
 def _moved_earlier(draft: Draft, kernel: int, earliest: int, size: int) -> int:

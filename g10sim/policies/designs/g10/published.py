@@ -36,7 +36,6 @@ from g10sim.policies.designs.g10.draft import (
     PlannedEviction,
     PlanningParameters,
     allocation_kernel,
-    evict_on_demand,
 )
 from g10sim.policies.designs.g10.published_links import Direction
 from g10sim.policies.designs.g10.sort_order import introsorted
@@ -234,8 +233,7 @@ class _Planning(Draft):
 
     def _evict(self, period: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
         self._find(period.start, Evict(period.tensor, tier.name))
-        self.occupancy.add(out_by + 1, prefetch, -period.size_bytes)
-        self.evictions.append(PlannedEviction(**vars(period), tier=tier, out_by=out_by, prefetch=prefetch))
+        self.evict(period, tier, out_by, prefetch)
 
     def prefetch(self, *, eagerly: bool) -> None:
         """Prefetch within the iteration, the first ones first; eagerly: earlier where memory is free."""
@@ -267,7 +265,7 @@ class _Planning(Draft):
             period = self._periods[number]
             covers = not period.wraps and period.start <= self.pressed_kernel < period.end
             if covers and (period.tensor, period.start) not in evicted:
-                evict_on_demand(self, period)
+                self.evict_on_demand(period)
                 self._find(period.start, Evict(period.tensor, self._ssd.name))
 
     def put_in_order(self) -> None:
