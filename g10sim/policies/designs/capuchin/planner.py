@@ -102,18 +102,15 @@ class _Planner:
     def plan(self) -> Planned:
         before, target = self._peak.size_bytes, self._parameters.target_bytes
         time = Limit(self._parameters.planning_limit)
-        while self._peak.size_bytes > target and not time.is_over() and self._lower():
-            pass
+        while self._peak.size_bytes > target and not time.is_over():
+            kernel = self._accesses.kernel_at(self._peak.time)
+            if not self._swap_hidden(kernel) and not self._choose_cheapest(kernel):
+                break
         self._schedule.recomputed = self._recomputed.entries()
         swaps, after = tuple(self._swaps), self._peak.size_bytes
         overhead = sum(swap.overhead_cycles for swap in swaps)
         overhead += sum(map(self._recomputation_cycles, self._schedule.recomputed))
         return Planned(self._schedule, self._analysis, swaps, before, after, target, overhead, time)
-
-    def _lower(self) -> bool:
-        """Make the peak smaller, or leave it for a later one of the same size; False: it cannot be."""
-        kernel = self._accesses.kernel_at(self._peak.time)
-        return self._swap_hidden(kernel) or self._choose_cheapest(kernel)
 
     def _over(self, kernel: int, some: npt.NDArray[np.bool_], first: int = 0) -> Integers:
         """Return the numbers, from one on, of those of some pairs that a kernel is in between."""

@@ -41,7 +41,7 @@ class Division:
         """Look at what has to leave from a kernel on that lacks something."""
         self._queues, self._shortage, self._returned = queues, shortage, returned
         peak = shortage.worst_step()
-        worst, cycles = shortage.worst(), self._cycles_until(kernel, peak)
+        worst, cycles = shortage.worst(), self._forecast.cycles_between(kernel, kernel + peak)
         shares = self._shares()
         needs = {tier.name: shares[tier.name] * worst / tier.write_rate for tier in self._machine.tiers}
         link_needs = worst / self._machine.link_rate
@@ -88,7 +88,9 @@ class Division:
             return sharing[0]
         due = [tier for tier in sharing if self._is_due(tier, size_bytes)] or sharing
         for tier in sorted(due, key=lambda tier: tier.write_rate):
-            if (tier is roomy[0] or self._suits(tier, tensor)) and queues.takes(tier):
+            # A slower tier takes what has time to return from there, if there is a choice.
+            suits = tier is roomy[0] or self._is_behind or tensor in self._patient.get(tier.name, (tensor,))
+            if suits and queues.takes(tier):
                 return tier
         return None
 
@@ -96,13 +98,6 @@ class Division:
         """Tell whether a tier that takes its share evenly is behind it; the others always are."""
         even = self._even
         return tier.name not in even or self._even_debts.with_next(tier, even, size_bytes) > 0
-
-    def _suits(self, tier: PlannedTier, tensor: int) -> bool:
-        """Tell whether a tensor has time to return from a tier, where there is a choice."""
-        return self._is_behind or tensor in self._patient.get(tier.name, (tensor,))
-
-    def _cycles_until(self, kernel: int, step: int) -> int:
-        return self._forecast.cycles_between(kernel, kernel + step)
 
     def _is_urgent(self, kernel: int) -> bool:
         """Tell whether some kernel lacks more than a part of what the link can carry until then."""
