@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 Worths: TypeAlias = "npt.NDArray[np.float64]"
 
-_FIRST = 32
-"""Candidates that are worked out at a time, at least."""
+_FIRST, _MOST_FIRST = 8, 256
+"""Candidates that are worked out at a time, at least, and at most to begin with."""
 
 
 class Best:
@@ -74,14 +74,14 @@ class Ranking:
         order = np.argsort(-worths, kind="stable")
         self._numbers: Integers = order[worths[order] > 0]
         self._keys: Worths = -worths[self._numbers]
-        self._first = 0
+        self._first, self._count = 0, _FIRST
 
     def pop(self, worths: Callable[[Integers], Worths]) -> int | None:
         """Work out candidates, the first ones first, until one is better than any that follows was; take it.
 
         Returns its number; None: there is none left. ``worths`` may work out more of them than are looked at.
         """
-        first, place, count = self._first, self._first, _FIRST
+        first, place, count = self._first, self._first, self._count
         keys, numbers = np.zeros(1), np.array([len(self._keys)])  # worse than any candidate
         while place < len(self._keys):
             some = self._numbers[place : place + count]
@@ -103,6 +103,7 @@ class Ranking:
 
     def _put_back(self, place: int, keys: Worths, numbers: Integers) -> None:
         """Put candidates of which the worth has changed among those from a place on."""
+        self._count = min(max(_FIRST, (place - self._first) * 5 // 4), _MOST_FIRST)
         self._first = place - len(keys)
         order = np.lexsort((numbers, keys))
         keys, numbers = keys[order], numbers[order]

@@ -113,8 +113,12 @@ class Planner:
         for times, new in zip(self._copies, copies, strict=True):
             times[numbers] = new
         costs = np.maximum(copies[1] - copies[0] + copies[3] - copies[2], 1)
-        worths: Worths = (reliefs // costs).astype(np.float64)
-        worths += (reliefs % costs / costs).astype(np.float64)
+        worths: Worths
+        if reliefs.dtype == object:
+            worths = (reliefs / costs).astype(np.float64)
+        else:
+            whole, rest = np.divmod(reliefs, costs)  # so that what is worth as much has the same quotient
+            worths = whole + rest / costs
         return worths
 
     def offload(self, number: int) -> Offload:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -54,7 +56,7 @@ class CriticalPressure:
             for shift, taken, sums in self._taken(size):
                 before, until = sums.take(step) + taken.take(step) * left + lap * sums[-1]
                 parts.append(until - before if not shift else (until - before).astype(object) << shift)
-            relief: Amounts = np.sum(parts, axis=0)
+            relief = reduce(add, parts)
             found = found.astype(np.promote_types(found.dtype, relief.dtype), copy=False)
             found[some] = relief
         return found
