@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.transfers.fluid import FluidTransfers
@@ -11,15 +10,6 @@ from g10sim.hardware.transfers.rates import Message
 from g10sim.records import AccessRecord, Location
 from g10sim.sim.context import JobContext
 from g10sim.trace.model import Kernel
-
-
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """Bytes that one kernel reads and writes in one memory tier."""
-
-    tier: Location
-    read: int
-    written: int
 
 
 class InPlace:
@@ -44,32 +34,30 @@ class InPlace:
         found = list(self._accesses(kernel))
         messages: list[Message] = []
         with self._fabric.alter(self._job):
-            for access in found:
-                traffic.read_in_place += access.read
-                traffic.written_in_place += access.written
-                for size, inward in ((access.read, True), (access.written, False)):
+            for tier, read, written in found:
+                traffic.read_in_place += read
+                traffic.written_in_place += written
+                for size, inward in ((read, True), (written, False)):
                     if size:
-                        messages.append(transfers.access(self._job, access.tier, size, inward=inward))
-        self._open = [(access, now) for access in found]
+                        messages.append(transfers.access(self._job, tier, size, inward=inward))
+        self._open, self._since = found, now
         return messages
 
     def end(self, kernel: Kernel) -> None:
         """Note that a kernel has done all that it began."""
         gpu, job, now = self._gpu, self._job, self._fabric.now
-        for access, start in self._open:
-            self._recorder.accessed(
-                AccessRecord(gpu, job, kernel.id, access.tier, start, now, access.read, access.written)
-            )
+        for tier, *sizes in self._open:
+            self._recorder.accessed(AccessRecord(gpu, job, kernel.id, tier, self._since, now, *sizes))
 
-    def _accesses(self, kernel: Kernel) -> Iterator[_Access]:
-        """Yield what a kernel uses where it lies, tier by tier."""
+    def _accesses(self, kernel: Kernel) -> Iterator[tuple[Location, int, int]]:
+        """Yield the tiers that a kernel uses tensors in, and the bytes that it reads and writes there."""
         memory, page = self._memory, self._memory.page_bytes
         sizes = {tensor: self._used_pages(tensor) for tensor in kernel.tensors}
         for tier in memory.tiers:
             read = sum(sizes[tensor].get(tier, 0) * kernel.reads_of(tensor) for tensor in kernel.inputs)
             written = sum(sizes[tensor].get(tier, 0) for tensor in kernel.outputs)
             if read or written:
-                yield _Access(tier, read * page, written * page)
+                yield tier, read * page, written * page
 
     def _used_pages(self, tensor: int) -> dict[Location, int]:
         """Return the pages of a tensor that the kernel uses where they lie, by tier."""
