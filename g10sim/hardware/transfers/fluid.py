@@ -51,7 +51,6 @@ class FluidTransfers(Transfers):
         door: Door | None = None,
     ) -> None:
         self._door = door or Door()
-        self._changes = 0
         self._staging = staging
         self.topology = staging.topology if staging is not None else Topology(system)
         self._page_bytes = system.gpu.page_size
@@ -81,18 +80,11 @@ class FluidTransfers(Transfers):
         self._full: list[bool] = []
         self._shared_by_all = True
         self._counts_late = observer is None and staging is None and not self._ssds
-        self._now = 0
+        self._now = self._changes = self.events = 0
         self._left: int | None = None
         self._left_at = -1
-        self._next = NextChange(
-            self._pools,
-            self._page_work,
-            self._sites,
-            self._on_gpu,
-            is_observed=observer is not None,
-            is_staged=staging is not None,
-        )
-        self.events = 0
+        facts = self._pools, self._page_work, self._sites, self._on_gpu
+        self._next = NextChange(*facts, is_observed=observer is not None, is_staged=staging is not None)
 
     def send(self, links: list[Link], size_bytes: int) -> Message:
         """Send bytes over links from now on, beside planned evictions and like them after demanded pages."""
@@ -146,7 +138,6 @@ class FluidTransfers(Transfers):
     def demand(self, job: int, tensor: int) -> None:
         """Put every page of a job's tensor that is not on the GPU nor in transfer on the fault queues."""
         site = self._sites[job]
-
         site.memory.demand(tensor, partial(self._heads.demanded_rate, site, tensor))
 
     def link_use(self, gpu: int) -> float:
@@ -211,10 +202,7 @@ class FluidTransfers(Transfers):
                 site.is_stale = True
 
     def has_news(self, job: int | None) -> bool:
-        """Tell whether a job's queues, flows or rates may be others than when it was last asked.
-
-        If so, what has moved is counted; None: that of all jobs.
-        """
+        """Tell whether a job may have other queues, flows or rates; if so, count what moved (None: all)."""
         if job is None:
             self._count(self._sites.values())
             return True
@@ -243,10 +231,7 @@ class FluidTransfers(Transfers):
         return None if left is None else self._now + left
 
     def advance(self, now: int, jobs: Collection[int] | None = None) -> None:
-        """Move everything that moves up to the cycle ``now``.
-
-        What concerns no other job may be counted later, unless it is one of these ``jobs`` (None: all).
-        """
+        """Move everything up to the cycle ``now``, and count what moved of at least ``jobs`` (None: all)."""
         while self._now < now:
             flows, left = self._current(), self._until_change()
             if not flows and left is None:
@@ -347,17 +332,13 @@ class FluidTransfers(Transfers):
 
     def _move(self, cycles: int) -> None:
         self._now += cycles
-        moving = [
-            site
-            for site in self._sites.values()
-            if not site.is_apart or self._next.may_change(site.gpu, self._now)
-        ]
+        sites, may_change = self._sites.values(), self._next.may_change
+        moving = [site for site in sites if not site.is_apart or may_change(site.gpu, self._now)]
         for site in moving:
             self._move_pages(site)
-        if self._messages:
-            for message in self._messages:
-                message.work -= message.rate * cycles
-            self._messages = [message for message in self._messages if not message.is_done]
+        for message in self._messages:
+            message.work -= message.rate * cycles
+        self._messages = [message for message in self._messages if not message.is_done]
         for ssd in self._ssds:
             ssd.advance(cycles)
         for site in moving:
