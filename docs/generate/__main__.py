@@ -115,10 +115,13 @@ def claims_lines(
 def measured(
     results: Results = Path("results/measured"),
     output: Page = Path("docs/measured.md"),
+    long: Annotated[Path, typer.Option(help="Those of long rows.")] = Path(
+        "results/measured_long"
+    ),
     order: Annotated[Path, typer.Option(help="Results with uncertainty.")] = Path("results/uncertain_order"),
 ) -> None:
     """Write the page of measured machines alongside predictions, from the files of ``g10sim measured``."""
-    _write(output, measured_page.page(results, order))
+    _write(output, measured_page.page(results, long, order))
 
 
 @app.command()

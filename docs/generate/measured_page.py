@@ -20,17 +20,21 @@ _FIGURES = ("rows", "median", "10 %", "90 %", "median off", "mean off", f"within
 _NAMED = {"rows": "rows", "off": "median off", "mean": "mean off", "within": f"within {NEAR}x"}
 
 
-def page(results: Path, order: Path) -> str:
-    """Return the page as Markdown, from results of ``g10sim measured`` and of a run with an uncertainty."""
-    rows, summary = (
-        pd.read_csv(_found(results / name), keep_default_na=False) for name in (MEASURED, SUMMARY)
-    )
+def page(results: Path, long: Path, order: Path) -> str:
+    """Return the page as Markdown, from results of ``g10sim measured`` and of a run with an uncertainty.
+
+    Rows of the ``long`` ones follow the others, and have a table of their own.
+    """
+    rows, summary = (_read(results, name) for name in (MEASURED, SUMMARY))
+    long_rows, long_summary = (_read(long, name) for name in (MEASURED, SUMMARY))
+    rows = pd.concat([rows, long_rows])
     return fill(
         "measured",
         near=NEAR,
         widths=_widths(yaml.safe_load(widths(results))),
         order="\n".join(map(_order, order_lines(order))),
         summary=_summary(summary),
+        long_summary=_summary(long_summary[long_summary["class"] != ALL]),
         sections=[_section(name, group) for name, group in rows.groupby("class", sort=False)],
         sources="\n".join(f"- {text}" for text in sorted(set(rows["source"]))),
     )
@@ -39,6 +43,10 @@ def page(results: Path, order: Path) -> str:
 def widths(results: Path) -> str:
     """Return the uncertainty that results of ``g10sim measured`` say, as YAML."""
     return _found(results / WIDTHS).read_text(encoding="utf-8")
+
+
+def _read(results: Path, name: str) -> pd.DataFrame:
+    return pd.read_csv(_found(results / name), keep_default_na=False)
 
 
 def _found(path: Path) -> Path:

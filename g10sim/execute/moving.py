@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ExecutionError
 from g10sim.execute.account import Account
 from g10sim.execute.memory import Memory
-from g10sim.policies.interface.moves import Evict, MemoryKind, Move
+from g10sim.policies.interface.moves import Evict, MemoryKind, Move, eviction_of
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
 from g10sim.registry import choices_text
@@ -263,12 +264,13 @@ class Mover:
             if tensor in waiting:
                 waiting.remove(tensor)
 
-    def evict(self, move: Evict) -> None:
+    def evict(self, move: Evict | int, target: str = "host", **options: Any) -> None:
         """Send a whole tensor to host memory, with ``until`` behind that kernel, and copy it in any case.
 
         Of tensors that are to leave in part (``size_bytes``) that many leave that bytes add up as asked for.
         Raises ExecutionError for one that is compressed, or that the kernel needs.
         """
+        move = eviction_of(move, target, options)
         tensor, until = move.tensor, move.until
         if move.density is not None:
             raise ExecutionError(f"{self._where(tensor)} is compressed; allowed: evictions without density")

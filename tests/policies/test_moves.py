@@ -62,6 +62,16 @@ class Exchange(Move):
         state.fetch(self.back)
 
 
+class ExchangeInParts(Exchange):
+    """Says what is evicted in parts."""
+
+    name = "exchange_in_parts"
+
+    def apply(self, state):
+        state.evict(self.out, self.target, until=None, density=None, is_clean=False)
+        state.fetch(self.back)
+
+
 class Does(Policy):
     """Carries out planned moves: by a plan, or as reactions."""
 
@@ -89,6 +99,11 @@ EXCHANGES = (Planned(2, Exchange(1, 2, "ssd")), Planned(3, Exchange(0, 1)))
 
 def run(policy, trace=TRACE, **options):
     return simulate(trace, machine(), policy, record=("kernels", "migrations"), **options)
+
+
+def test_an_eviction_is_a_move_or_its_parts():
+    parts = (Planned(2, ExchangeInParts(1, 2, "ssd")), Planned(3, ExchangeInParts(0, 1)))
+    assert run(Does(*parts)).migrations == run(Does(*EXCHANGES)).migrations
 
 
 def test_a_move_of_a_plug_in_works_in_a_plan_a_reaction_and_a_plan_file(tmp_path):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from pydantic import ConfigDict
 
@@ -52,8 +52,11 @@ class MoveState(Protocol):
     def recall(self, tensor: int) -> None:
         """Keep what is still here of a tensor that was to be evicted."""
 
-    def evict(self, move: Evict) -> None:
-        """Queue what is on the GPU to go to a tier, as the move says."""
+    def evict(self, move: Evict | int, target: str = "host", **options: Any) -> None:
+        """Queue what is on the GPU to go to a tier, as the move says.
+
+        A tensor with the target and the options of ``Evict`` is taken, too, for one release.
+        """
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor's contents, except for pages in transfer."""
@@ -303,6 +306,11 @@ class Evict(TensorMove):
     def apply(self, state: MoveState) -> None:
         """Queue the tensor."""
         state.evict(self)
+
+
+def eviction_of(move: Evict | int, target: str, options: Mapping[str, Any]) -> Evict:
+    """Return the move that ``MoveState.evict`` was given, whole or in parts."""
+    return move if isinstance(move, Evict) else Evict(move, target, **options)
 
 
 def tier_name(word: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Hashable, Iterable
 from functools import partial
+from typing import Any
 
 from simpy import Event
 
 from g10sim.errors import PlanError, PolicyError
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
-from g10sim.policies.interface.moves import Evict, Move
+from g10sim.policies.interface.moves import Evict, Move, eviction_of
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.records import Location
@@ -148,8 +149,9 @@ class Migrator:
             return "has addresses that others use meanwhile; allowed: with requirements.addresses 'own'"
         return self._recomputation.problem(tensor, self._recomputation.next_kernel)
 
-    def evict(self, move: Evict) -> None:
+    def evict(self, move: Evict | int, target: str = "host", **options: Any) -> None:
         """Queue what is on the GPU to go to a tier; pages of a dropped tensor are given back."""
+        move = eviction_of(move, target, options)
         tensor = move.tensor
         if self._sending.postpone(tensor, partial(self._evict_at_last, move)):
             self._memory.begin_store(tensor)
@@ -159,12 +161,12 @@ class Migrator:
         if tensor in self._recomputation.dropped:
             self.release((tensor,))
             return
-        target, memory = self._tiers[move.target], self._memory
+        tier, memory = self._tiers[move.target], self._memory
         pages = None if move.size_bytes is None else move.size_bytes // memory.page_bytes
         for place in self._addresses.held(tensor):
             here = memory.idle[place]
             memory.request_eviction(
-                place, target, until=move.until, density=move.density, is_clean=move.is_clean, pages=pages
+                place, tier, until=move.until, density=move.density, is_clean=move.is_clean, pages=pages
             )
             pages = None if pages is None else pages - (here - memory.idle[place])
 
