@@ -19,7 +19,10 @@ LAYERS = [
     {"config"},
     {"trace"},
     {"analysis"},
-    {"policies", "hardware"},
+    {"policies.interface", "hardware"},
+    {"policies.planning"},
+    {"policies.designs"},
+    {"policies"},
     {"sim", "results"},
     {"policies.checks"},
     {"importers"},
@@ -33,7 +36,8 @@ LAYERS = [
 ]
 """Parts of the package, lowest first; a part imports itself and lower ones only."""
 
-CHECKS = "policies.checks"
+ROOMS = "checks", "designs", "interface", "planning"
+"""Parts of policies, each of its own height: checks run simulations."""
 PLOTS = sorted((PACKAGE / "plots").glob("*.py"))
 MODULES = PLOTS + sorted(
     path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("data", "plots")
@@ -41,13 +45,16 @@ MODULES = PLOTS + sorted(
 
 
 def part(path):
-    """Part of a module; the checks of policies run simulations and are a part of their own."""
-    parts = path.relative_to(PACKAGE).parts
-    return CHECKS if parts[:2] == ("policies", "checks") else parts[0].removesuffix(".py")
+    """Part of a module."""
+    return part_of(*path.relative_to(PACKAGE).with_suffix("").parts)
 
 
 def imported_part(name):
-    return CHECKS if name.startswith(f"g10sim.{CHECKS}") else name.split(".")[1]
+    return part_of(*name.split(".")[1:])
+
+
+def part_of(first, *others):
+    return f"{first}.{others[0]}" if first == "policies" and others and others[0] in ROOMS else first
 
 
 def height(name):
@@ -132,7 +139,8 @@ OTHER_MEANINGS = {PACKAGE / "importers" / "snapshot.py": {"stream"}}
 def test_only_policies_name_policies():
     names = set(available())
     assert len(names) > 3
-    for path in set(outside("policies")) - {PACKAGE / "plots" / "style.py"}:
+    rooms = ("policies", *(f"policies.{room}" for room in ROOMS if room != "checks"))
+    for path in set(outside(*rooms)) - {PACKAGE / "plots" / "style.py"}:
         constants = {
             node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
         }

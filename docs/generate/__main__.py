@@ -115,9 +115,7 @@ def claims_lines(
 def measured(
     results: Results = Path("results/measured"),
     output: Page = Path("docs/measured.md"),
-    long: Annotated[Path, typer.Option(help="Those of long rows.")] = Path(
-        "results/measured_long"
-    ),
+    long: Annotated[Path, typer.Option(help="Those of long rows.")] = Path("results/measured_long"),
     order: Annotated[Path, typer.Option(help="Results with uncertainty.")] = Path("results/uncertain_order"),
 ) -> None:
     """Write the page of measured machines alongside predictions, from the files of ``g10sim measured``."""

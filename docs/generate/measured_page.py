@@ -23,7 +23,7 @@ _NAMED = {"rows": "rows", "off": "median off", "mean": "mean off", "within": f"w
 def page(results: Path, long: Path, order: Path) -> str:
     """Return the page as Markdown, from results of ``g10sim measured`` and of a run with an uncertainty.
 
-    Rows of the ``long`` ones follow the others, and have a table of their own.
+    Rows of the ``long`` ones follow the others, and have a summary apart.
     """
     rows, summary = (_read(results, name) for name in (MEASURED, SUMMARY))
     long_rows, long_summary = (_read(long, name) for name in (MEASURED, SUMMARY))

@@ -47,12 +47,12 @@ class Queues:
 
     @property
     def faulting(self) -> bool:
-        """Tell whether any demanded page has not arrived."""
+        """Return whether any demanded page has not arrived."""
         return any(self.fault)
 
     @property
     def busy(self) -> bool:
-        """Tell whether anything is in transfer."""
+        """Return whether anything is in transfer."""
         return any(self.all)
 
     @property
@@ -142,7 +142,7 @@ class Counts:
 
     @property
     def awaits_needed(self) -> bool:
-        """Tell whether pages of the working set are in transfer."""
+        """Return whether pages of the working set are in transfer."""
         return any(self.moving[tensor] for tensor in self.needed)
 
     def take(self, count: int) -> None:

@@ -35,7 +35,7 @@ class Share:
         self.bottleneck: Link | None = None
 
     def stops_at(self, level: int, bottleneck: Link | None) -> bool:
-        """Tell whether the flow is no faster than ``level``: by its limit, or by a link that is now full."""
+        """Return whether the flow is no faster than ``level``: by its limit, or by a link now full."""
         if bottleneck is None:
             return bool(self.limit) and self.limit <= level
         return bottleneck in self.links
@@ -74,7 +74,7 @@ class _Edge:
         return self._inward if inward else self._outward
 
     def is_on(self, path: list[Link]) -> bool:
-        """Tell whether a path crosses it in one direction or the other."""
+        """Return whether a path crosses it in one direction or the other."""
         return any(link in path for link in self.directions)
 
 
@@ -251,11 +251,11 @@ class Topology:
 
     @property
     def has_duplex(self) -> bool:
-        """Tell whether something limits both directions of a link together."""
+        """Return whether something limits both directions of a link together."""
         return bool(self._duplex)
 
     def crosses_duplex(self, path: Iterable[Link]) -> bool:
-        """Tell whether a path crosses something that limits both directions of a link together."""
+        """Return whether a path crosses something that limits both directions of a link together."""
         return any(link in self._both for link in path)
 
     def full_directions(self, rounding: int) -> list[tuple[Link, int]]:

@@ -69,7 +69,7 @@ class Residency(Counts):
 
     @property
     def awaits(self) -> bool:
-        """Tell whether the next kernel is to wait for transfers other than of its own data."""
+        """Return whether the next kernel is to wait for transfers other than of its own data."""
         return bool(self.awaited or self.awaited_arrivals)
 
     def evicting(self) -> frozenset[int]:
@@ -83,7 +83,7 @@ class Residency(Counts):
 
     @property
     def has_joined(self) -> bool:
-        """Tell whether nothing that the next kernel is to wait for is under way."""
+        """Return whether nothing that the next kernel is to wait for is under way."""
         if self.awaited and self.awaited & self.evicting():
             return False
         return not (self.awaited_arrivals and self.awaited_arrivals & self.arriving())
@@ -132,7 +132,7 @@ class Residency(Counts):
         return 0 if tier is None else self.pages[tier][tensor]
 
     def is_usable(self, tensor: int) -> bool:
-        """Tell whether a kernel can use a tensor."""
+        """Return whether a kernel can use a tensor."""
         return self.idle[tensor] + self.used_in_place(tensor) == self.sizes[tensor]
 
     def settle(self) -> None:
@@ -206,7 +206,7 @@ class Residency(Counts):
         return self.recency.merging(tensor)
 
     def joins_last(self, tensor: int) -> bool:
-        """Tell whether any number of pages that arrive join the last run of the eviction order."""
+        """Return whether any number of pages that arrive join the last run of the eviction order."""
         return self.recency.merging(tensor) == ANY_NUMBER
 
     def note_peak(self) -> None:

@@ -41,7 +41,7 @@ class OwnAddresses:
         return kernel.inputs, kernel.outputs
 
     def is_dead(self, place: int) -> bool:
-        """Tell whether nobody will read what lies at a range."""
+        """Return whether nobody will read what lies at a range."""
         if self._persistent[place]:
             return False
         return not self.trace.births[place] <= self._kernel < self.trace.deaths[place]
@@ -130,7 +130,7 @@ class PooledAddresses(OwnAddresses):
         self._alive.difference_update(self._map.dying[kernel])
 
     def is_dead(self, place: int) -> bool:
-        """Tell whether nobody will read what lies at a range."""
+        """Return whether nobody will read what lies at a range."""
         return self._owner[place] not in self._alive
 
     def tensor_at(self, place: int) -> int:

@@ -50,7 +50,7 @@ class Claims:
             self._later.pop(tensor, None)
 
     def postpone(self, tensor: int, operation: Callable[[int], None]) -> bool:
-        """Tell whether a tensor is claimed; if so, ``operation`` is due when it is not any more."""
+        """Return whether a tensor is claimed; if so, ``operation`` is due when it is not any more."""
         if tensor not in self._users:
             return False
         waiting = self._later.setdefault(tensor, [])

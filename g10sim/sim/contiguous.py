@@ -201,7 +201,7 @@ class WholeFetching(Fetching):
         return found
 
     def has_all(self) -> bool:
-        """Tell whether the kernel that is held has all its data, and waits for nothing else."""
+        """Return whether the kernel that is held has all its data, and waits for nothing else."""
         return not self._memory.awaits and self._has_arrived()
 
     def _has_arrived(self) -> bool:

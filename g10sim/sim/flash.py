@@ -1,4 +1,4 @@
-"""Needs of a modelled SSD beside transfers: checks before time starts, and lifetimes that jobs know."""
+"""Needs of a modelled SSD besides transfers: checks before time starts, and lifetimes that jobs know."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class _Trials:
         return self._try_out(design, shortened(self._workload, 2, keeps_auto=until_steady))
 
     def _has_room(self, tier: Tier, record: IterationRecord) -> bool:
-        """Tell whether a memory is enough for all groups, so that none meets another at the SSD."""
+        """Return whether a memory is enough for all groups, so that none meets another at the SSD."""
         if tier.kind == "memory":
             return self._groups * record.peaks[f"peak_{tier.name}_bytes"] <= tier.capacity
         traffic, name = record.traffic, tier.name

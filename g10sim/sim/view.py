@@ -153,7 +153,7 @@ class View:
         return self._bytes(tensor, self._memory.moving)
 
     def is_whole(self, tensor: int) -> bool:
-        """Tell whether all of a tensor is on the GPU and not in transfer."""
+        """Return whether all of a tensor is on the GPU and not in transfer."""
         return self._memory.idle[tensor] == self._memory.sizes[tensor]
 
     @property
@@ -164,15 +164,15 @@ class View:
         return frozenset(filter(self.is_whole, range(len(self._trace.tensors))))
 
     def is_needed(self, tensor: int) -> bool:
-        """Tell whether the current kernel needs the tensor."""
+        """Return whether the current kernel needs the tensor."""
         return tensor in self._memory.needed
 
     def is_dropped(self, tensor: int) -> bool:
-        """Tell whether the tensor was dropped and will be computed again."""
+        """Return whether the tensor was dropped and will be computed again."""
         return tensor in self._dropped
 
     def is_dead(self, tensor: int) -> bool:
-        """Tell whether the tensor's contents will not be read any more in this iteration."""
+        """Return whether the tensor's contents will not be read any more in this iteration."""
         return self._kernel >= self._trace.deaths[tensor]
 
     def next_use(self, tensor: int) -> int:
@@ -220,12 +220,12 @@ class PooledView(View):
         return self._pages[tensor] * self._memory.page_bytes
 
     def is_whole(self, tensor: int) -> bool:
-        """Tell whether all of a tensor is on the GPU and not in transfer."""
+        """Return whether all of a tensor is on the GPU and not in transfer."""
         places, idle = self._addresses.open_to(tensor), self._memory.idle
         if len(places) == 1:
             return idle[places[0]] == self._pages[tensor]
         return sum([idle[place] for place in places]) == self._pages[tensor]
 
     def is_needed(self, tensor: int) -> bool:
-        """Tell whether the current kernel needs the tensor."""
+        """Return whether the current kernel needs the tensor."""
         return not self._memory.needed.isdisjoint(self._addresses.held(tensor))

@@ -35,10 +35,10 @@ from g10sim.policies.designs.autoswap.timeline import (
     select,
     whole_pages,
 )
+from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.moves import Evict
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.absence import Absence
-from g10sim.policies.planning.machine import PlannedTier
 from g10sim.trace.synthetic import chain, random_trace
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -14,6 +14,7 @@ from g10sim.policies.designs.autoswap.timeline import LoadTimeline, find_candida
 from g10sim.policies.designs.capuchin.swaps import access_pairs
 from g10sim.policies.designs.tensile.swapping import swap_within
 from g10sim.policies.designs.teraio.planner import Planner
+from g10sim.policies.interface.machine import PlannedTier, planned_machine
 from g10sim.policies.interface.moves import Evict
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Requirements
@@ -21,7 +22,6 @@ from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.machine import PlannedTier, planned_machine
 from g10sim.policies.planning.swapping.access import AccessSequence
 from g10sim.policies.planning.swapping.schedule import JobSchedule
 from g10sim.records import Location

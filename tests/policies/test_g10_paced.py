@@ -13,10 +13,10 @@ from g10sim.policies.designs.g10 import draft_g10
 from g10sim.policies.designs.g10.draft import PlannedEviction
 from g10sim.policies.designs.g10.g10_paced import G10Paced
 from g10sim.policies.designs.g10.waiting import Waiting
+from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.moves import Await, Evict
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import create
-from g10sim.policies.planning.machine import PlannedTier
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.synthetic import chain, random_trace

@@ -17,11 +17,11 @@ from g10sim.policies.designs.g10.live import _expected_stalls, _Unrelieved
 from g10sim.policies.designs.g10.planner import to_plan
 from g10sim.policies.designs.g10.recovery import Recovery
 from g10sim.policies.designs.g10.tuned import unified_memory_factor
+from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.moves import Evict, Fetch, Free
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget
-from g10sim.policies.planning.machine import planned_machine
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.trace.synthetic import chain, random_trace
 from g10sim.trace.workload import Job, Workload

@@ -11,13 +11,13 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.g10 import PlanningParameters, draft_g10
+from g10sim.policies.interface.machine import link_bandwidth, planned_machine
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.channel import Channel, Interval, queued, queued_backwards
 from g10sim.policies.planning.choice import Best
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.machine import link_bandwidth, planned_machine
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
 from g10sim.policies.planning.prefix_sums import BLOCK, PrefixSums
 from g10sim.policies.planning.steps import Steps

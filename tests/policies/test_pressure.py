@@ -25,8 +25,8 @@ from g10sim.policies.designs.pressure.repeating import Repeating
 from g10sim.policies.designs.pressure.shortage import Settings, Shortage
 from g10sim.policies.designs.pressure.steering import Steering
 from g10sim.policies.designs.pressure.tiers import Queues
+from g10sim.policies.interface.machine import PlannedTier, planned_machine
 from g10sim.policies.interface.moves import Drop, Fetch
-from g10sim.policies.planning.machine import PlannedTier, planned_machine
 from g10sim.records import StallReason
 from g10sim.sim.engine import run as run_workload
 from g10sim.trace.workload import Job, Workload

@@ -7,7 +7,7 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.policies.designs.pressure.dropping import chosen_drops
 from g10sim.policies.designs.pressure.forecast import Dropped, Forecast
 from g10sim.policies.designs.pressure.traffic import Copies, Rates, copied_cycles, copies_of
-from g10sim.policies.planning.machine import planned_machine
+from g10sim.policies.interface.machine import planned_machine
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 

@@ -8,9 +8,9 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.errors import PolicyError
 from g10sim.policies.designs.stream.shares import page_shares, whole_tensors
 from g10sim.policies.designs.stream.stream import Stream
+from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.policy import Policy
-from g10sim.policies.planning.machine import planned_machine
 from g10sim.records import StallReason
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder

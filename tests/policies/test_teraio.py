@@ -11,10 +11,10 @@ from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.teraio.planner import Planner, WaitingPlanner
 from g10sim.policies.designs.teraio.pressure import CriticalPressure
 from g10sim.policies.designs.teraio.teraio import Teraio
+from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Interval
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.machine import planned_machine
 from g10sim.sim.engine import run
 from g10sim.trace.model import TensorKind
 from g10sim.trace.pipeline import pipeline_stages

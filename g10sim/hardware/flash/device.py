@@ -1,4 +1,4 @@
-"""How fast an SSD of flash reads and writes now, and until when that holds.
+"""Rates at which an SSD of flash reads and writes now, and until when they hold.
 
 Reads come first, then host writes, then garbage collection, which delays neither until erased superblocks
 run short; from then on writes go no faster than it makes room. Nothing is looked up while rates hold:
@@ -56,7 +56,7 @@ class FlashDevice:
 
     @property
     def collects(self) -> bool:
-        """Tell whether garbage is being collected."""
+        """Return whether garbage is being collected."""
         return bool(self._victims)
 
     def write_limit(self, read_rate: float) -> int:
@@ -132,7 +132,7 @@ class FlashDevice:
         return drained, folded, 0.0
 
     def drain_limit(self, read_rate: float) -> float:
-        """Bytes/second that reach the flash beside reads: what the host may write in the long run."""
+        """Bytes/second that reach the flash next to reads: what the host may write in the long run."""
         left = self._left(read_rate)
         if self._victims and self.layer.free_superblocks <= self._urgent:
             return left * self._balanced
@@ -162,7 +162,7 @@ class FlashDevice:
             self._begin(self.layer.start(self._victims[0]))
 
     def _begin(self, valid: int) -> None:
-        """Begin to collect a superblock with so many bytes to copy, and see what that leaves to writes."""
+        """Begin to collect a superblock with some bytes to copy, and see what that leaves to writes."""
         size = self.layer.superblock_bytes
         room = size - valid
         copied, erased = valid / room, size / room

@@ -190,7 +190,7 @@ class TranslationLayer:
             self._close_with(extent, size)
 
     def wear_in(self, erased: int) -> None:
-        """Fill all superblocks that are erased but so many with dead data, before time starts."""
+        """Fill all erased superblocks except for a number with dead data, before time starts."""
         while len(self._free) > erased:
             self._close_with(_DEAD, 0)
 

@@ -17,7 +17,7 @@ from g10sim.records import FlashRecord
 OTHERS = "data of others"
 
 ExpectedDeath = Callable[[int], float]
-"""When what is written of a tensor now will be dead, as a position in the iteration from 0 to 1."""
+"""Time of death of what is written of a tensor now, as a position in the iteration from 0 to 1."""
 
 
 class FlashPool(Pool):

@@ -102,7 +102,7 @@ class Contiguous(Residency):
         self.blocks.release()
 
     def is_usable(self, tensor: int) -> bool:
-        """Tell whether a kernel may use a tensor: it is here, or leaves but is usable until it has left."""
+        """Return whether a kernel may use a tensor: it is here, or leaves but is usable until it has left."""
         if self.idle[tensor] == self.sizes[tensor] or tensor in self.held:
             return True
         return tensor in self._leaving and not self._recalls and not self._is_read_again(tensor)

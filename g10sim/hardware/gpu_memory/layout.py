@@ -55,11 +55,11 @@ class Blocks:
         self._largest_hole_at_peak = self.allocator.largest_hole_pages
 
     def needs_space(self, tensor: int) -> bool:
-        """Tell whether a tensor has a block of its own when it is on the GPU."""
+        """Return whether a tensor has a block of its own when it is on the GPU."""
         return self._layout.rules[tensor] is not None
 
     def is_missing(self, tensor: int) -> bool:
-        """Tell whether a tensor needs a block and has none."""
+        """Return whether a tensor needs a block and has none."""
         return self.needs_space(tensor) and tensor not in self.allocator
 
     def pages(self, tensor: int) -> int:

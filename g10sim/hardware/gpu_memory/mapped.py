@@ -50,7 +50,7 @@ class Mapped(Residency):
             self._arrived[tensor] = None
 
     def joins_last(self, tensor: int) -> bool:
-        """Tell whether any number of pages join the last run: each takes its chunk along."""
+        """Return whether any number of pages join the last run: each takes its chunk along."""
         return tensor not in self._in_chunks and super().joins_last(tensor)
 
     def reorder(self) -> bool:

@@ -42,7 +42,7 @@ class Carried(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Tell whether all of them have passed."""
+        """Return whether all of them have passed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +77,7 @@ class Workers:
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether a tensor is in work."""
+        """Return whether a tensor is in work."""
         return self._current is not None
 
     @property

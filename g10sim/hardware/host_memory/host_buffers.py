@@ -27,7 +27,7 @@ class StagedRun(Run):
         return (*super().state(now), left)
 
     def is_ready(self, now: int) -> bool:
-        """Tell whether the copy may move."""
+        """Return whether the copy may move."""
         return self.ready_at is not None and self.ready_at <= now
 
 
@@ -208,7 +208,7 @@ class HostBuffers:
         buffer.raw_bytes = buffer.packed_bytes = 0
 
     def _is_being_packed(self, buffer: _Buffer) -> bool:
-        """Tell whether workers compress a buffer right now; if they have not begun, they no longer will."""
+        """Return whether workers compress a buffer right now; if they have not begun, they no longer will."""
         if buffer.work is None or buffer.work.is_running:
             return buffer.work is not None
         self._host.workers.withdraw(buffer.work)

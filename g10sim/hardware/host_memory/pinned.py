@@ -34,7 +34,7 @@ class PinnedMemory(Watched):
         return self._used, self._promised_bytes, max(0, self._busy_until - now), changes
 
     def fits(self, size_bytes: int, now: int) -> bool:
-        """Tell whether so much more may be pinned."""
+        """Return whether so much more may be pinned."""
         self.settle(now)
         return self._spec.limit is None or self._promised_bytes + size_bytes <= self._spec.limit
 

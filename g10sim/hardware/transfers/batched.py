@@ -313,7 +313,7 @@ class BatchedTransfers(Transfers):
             self._report(move, pages, self._next)
 
     def _leaves_room(self, move: Move) -> bool:
-        """Tell whether a move without victims left empty pages, and sent nothing back to the fault queues."""
+        """Return whether a move without victims left empty pages, and sent nothing back to fault queues."""
         returns = move.source == _GPU and move.run.tensor in self._memory.needed
         return bool(self._memory.frames.free) and not returns
 

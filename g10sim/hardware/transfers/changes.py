@@ -65,7 +65,7 @@ class NextChange:
                 self._filling.setdefault(flow.filled, []).append(flow)
 
     def may_change(self, gpu: int, now: int) -> bool:
-        """Tell whether a GPU's flows may have changed by themselves."""
+        """Return whether a GPU's flows may have changed by themselves."""
         return self._earliest.get(gpu, now + 1) <= now
 
     def _flows_on(self, gpu: int) -> list[Flow]:
@@ -165,7 +165,7 @@ class NextChange:
         return None
 
     def _is_refilled(self, users: list[Flow], flows: list[Flow]) -> bool:
-        """Tell whether planned evictions always have made room when a page of the arrivals needs some.
+        """Return whether planned evictions always have made room when a page of the arrivals needs some.
 
         False where it counts that pages come one by one: for the eviction order of one arrival, or for where
         others go, as a full tier gets room.
@@ -179,7 +179,7 @@ class NextChange:
         return self._always_leave_room(leaving, users, site.memory.frames.free)
 
     def _is_drained(self, flow: Flow, flows: list[Flow]) -> bool:
-        """Tell whether arrivals have always left room in a tier when a planned eviction needs some."""
+        """Return whether arrivals have always left room in a tier when a planned eviction needs some."""
         pool = flow.filled
         if len(self._sites) > 1 or self._is_staged or flow.source != Location.GPU:
             return False
@@ -191,7 +191,7 @@ class NextChange:
         return self._always_leave_room(emptying, [flow], pool.free)
 
     def _always_leave_room(self, emptying: Sequence[Flow], filling: Sequence[Flow], free: int) -> bool:
-        """Tell whether flows empty pages as fast as others fill them, and a page stays free at any time.
+        """Return whether flows empty pages as fast as others fill them, and a page stays free at any time.
 
         After t cycles each has moved (progress + rate t) / work pages less a part of one. Such parts of two
         that are equally fast keep their difference, up to a page; those of other arrivals are left out.

@@ -105,7 +105,7 @@ class Site:
         return self.busy_cycles
 
     def moves_apart(self) -> bool:
-        """Tell whether others see nothing of what moves, and it does not matter in how many parts it comes.
+        """Return whether others see nothing of what moves, and it does not matter in how many parts it comes.
 
         Tiers stay as full as they are, and the one flow's pages join the last run of the eviction order.
         """

@@ -172,7 +172,7 @@ class FluidTransfers(Transfers):
         return 0 if site is None else site.busy_until(self._now)
 
     def bottleneck(self, job: int) -> StallReason | None:
-        """Tell whether eviction, or others on a shared link, slow a job's demanded pages."""
+        """Return whether eviction, or others on a shared link, slow a job's demanded pages."""
         self._current()
         for flow in self._sites[job].flows if job in self._sites else ():
             site, link = flow.lane.site, flow.bottleneck
@@ -202,7 +202,7 @@ class FluidTransfers(Transfers):
                 site.is_stale = True
 
     def has_news(self, job: int | None) -> bool:
-        """Tell whether a job may have other queues, flows or rates; if so, count what moved (None: all)."""
+        """Return whether a job may have other queues, flows or rates; if so, count what moved (None: all)."""
         if job is None:
             self._count(self._sites.values())
             return True

@@ -28,10 +28,10 @@ class VictimRule(Protocol):
         """Return the runs that make room one after another, as far as they are known already."""
 
     def spares(self, coming: int, tensor: int) -> bool:
-        """Tell whether what is prefetched leaves a victim's pages alone: it would push out its own."""
+        """Return whether what is prefetched leaves a victim's pages alone: it would push out its own."""
 
     def is_worthless(self, tensor: int) -> bool:
-        """Tell whether the tensor's contents are never read again, so its pages need not be written out."""
+        """Return whether the tensor's contents are never read again, so its pages need not be written out."""
 
     def restart(self) -> None:
         """Forget earlier choices."""
@@ -100,7 +100,7 @@ class Transfers(Protocol):
         """
 
     def has_news(self, job: int | None) -> bool:
-        """Tell whether a job's queues, flows or rates may be others than when it was last asked.
+        """Return whether a job's queues, flows or rates may be others than when it was last asked.
 
         If so, what has moved is counted; None: that of all jobs.
         """

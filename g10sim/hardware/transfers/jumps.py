@@ -30,7 +30,7 @@ class Move(NamedTuple):
     demanded: bool
 
     def same(self, other: Move) -> bool:
-        """Tell whether two moves take the same number of pages from the same runs to the same place."""
+        """Return whether two moves take the same number of pages from the same runs to the same place."""
         return (
             self.run is other.run
             and self.victim is other.victim
@@ -41,7 +41,7 @@ class Move(NamedTuple):
 
 
 def are_same(moves: Sequence[Move], others: Sequence[Move] | None) -> bool:
-    """Tell whether two batches make the same moves."""
+    """Return whether two batches make the same moves."""
     if others is None or len(others) != len(moves):
         return False
     return all(map(Move.same, moves, others))
@@ -96,7 +96,7 @@ def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) 
 
 
 def past_alike(memory: Residency, moves: Sequence[Move]) -> bool:
-    """Tell whether all that a batch did was to drop victims for arrivals, or send them to host memory.
+    """Return whether all that a batch did was to drop victims for arrivals, or send them to host memory.
 
     None of these is needed, so that none has come back to the fault queues.
     """

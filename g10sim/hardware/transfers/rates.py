@@ -28,7 +28,7 @@ class Message(Share):
 
     @property
     def is_done(self) -> bool:
-        """Tell whether all of it has arrived."""
+        """Return whether all of it has arrived."""
         return self.work <= 0
 
 
@@ -52,7 +52,7 @@ class Rates:
 
     @property
     def is_fair(self) -> bool:
-        """Tell whether what is of equal rank shares links evenly."""
+        """Return whether what is of equal rank shares links evenly."""
         return self._service == "fair"
 
     def order_of_message(self, now: int) -> int:

@@ -71,7 +71,7 @@ class Staging:
         self._host_memory.advance(now)
 
     def is_ready(self, run: Run) -> bool:
-        """Tell whether a copy may move."""
+        """Return whether a copy may move."""
         return not isinstance(run, StagedRun) or run.is_ready(self._host_memory.now)
 
     def cycles_until(self, run: Run, now: int) -> int | None:

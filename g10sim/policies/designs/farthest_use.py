@@ -8,11 +8,11 @@ from heapq import heappop, heappush
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import UnsupportedError
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Evict, Move
 from g10sim.policies.interface.parameters import Declared
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import JointPolicy, Place, PlannedPlace, PolicyView
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.workload import Job
 
 _Entry = tuple[int, int, int]

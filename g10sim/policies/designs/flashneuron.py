@@ -17,13 +17,13 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import ORANGE, Look
 from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Declared, Density, one_for_each, parameter
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Compressed, Place, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.hash_order import hash_order
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes

@@ -10,6 +10,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
 from g10sim.policies.interface.jobs import JobPolicy
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, Declared, Percentages, parameter
 from g10sim.policies.interface.policy import PolicyView, Requirements
@@ -19,7 +20,6 @@ from g10sim.policies.planning.blocks.homes import GPU, PLACES, Shares, homes_of,
 from g10sim.policies.planning.blocks.parts import Kind, kinds_of, parts_of
 from g10sim.policies.planning.blocks.schedule import Schedule
 from g10sim.policies.planning.blocks.visits import Overlap, visits_of, windows_of
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_gpu
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job

@@ -9,11 +9,11 @@ from typing import ClassVar, TypeVar
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Drop, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.offloading.below import Offloaded, WeightsBelow, read_only
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.rewriting import Schedule

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.offloading.below import Offloaded, WeightsBelow, read_weights
 from g10sim.policies.planning.offloading.caching import cached
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from g10sim.errors import ConfigError, PolicyError, is_raised_by_plug_in, own_lines
-from g10sim.policies import designs
 from g10sim.policies.interface.names import check_class
 from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.registry import choices_text, nearest, not_found, register_class
@@ -66,9 +65,9 @@ def available() -> dict[str, type[Policy]]:
 @cache
 def _modules() -> tuple[str, ...]:
     """Names of the modules of designs: a file each, or several in a folder."""
-    root = Path(designs.__path__[0])
+    root = Path(__file__).parents[1] / "designs"
     files = (path.relative_to(root) for path in sorted(root.rglob("*.py")) if path.stem != "__init__")
-    return tuple(".".join([designs.__name__, *file.with_suffix("").parts]) for file in files)
+    return tuple(".".join(["g10sim.policies.designs", *file.with_suffix("").parts]) for file in files)
 
 
 @cache

@@ -210,9 +210,9 @@ class DesignFacts:
     @classmethod
     def with_reference_plan(cls, path: Path) -> Policy:
         """Return a policy that follows the plan at ``path``, written by the published simulator."""
-        from g10sim.policies.designs.replay import Replay
+        from g10sim.policies.interface.registry import create
 
-        return Replay(plan_file=str(path))
+        return create({"name": "replay", "plan_file": str(path)})
 
     @classmethod
     def parameter_names(cls) -> tuple[str, ...]:

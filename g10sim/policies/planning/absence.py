@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from g10sim.analysis.vitality import inactive_periods
-from g10sim.policies.planning.machine import PlannedTier
+from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
 
@@ -41,7 +41,7 @@ class Absence:
 
 
 def absences(trace: Trace, sizes: Sequence[int]) -> tuple[Absence, ...]:
-    """Return the inactive periods of all tensors, which take so many bytes each."""
+    """Return the inactive periods of all tensors, which have these sizes."""
     kernels, found = len(trace.kernels), []
     for period in inactive_periods(trace):
         crosses = period.start >= period.end

@@ -108,7 +108,7 @@ class Channel:
     """Transfers planned one after another, repeated in every iteration.
 
     A transfer that runs over the end of the iteration takes the beginning of the next one. Jobs that share a
-    channel count their times from the start of their own iterations.
+    channel count times from the start of the iteration of each.
     """
 
     def __init__(self) -> None:

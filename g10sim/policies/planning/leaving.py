@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.policy import PolicyView
-from g10sim.policies.planning.machine import PlannedTier
 
 
 def by_departure(view: PolicyView, leaving: Mapping[int, PlannedTier]) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ class Limit:
         self._end = inf if seconds is None else time.process_time() + seconds
 
     def is_over(self) -> bool:
-        """Tell whether no time is left, and remember it."""
+        """Return whether no time is left, and remember it."""
         self.was_reached = self.was_reached or (self._end < inf and time.process_time() >= self._end)
         return self.was_reached
 

@@ -39,7 +39,7 @@ class PrefixSums:
         return self._before[-1] + self._totals[-1]
 
     def change(self, start: int, stop: int) -> None:
-        """Add up anew after values ``start`` to ``stop`` - 1 have changed."""
+        """Add up again after values ``start`` to ``stop`` - 1 have changed."""
         if start >= stop:
             return
         self._sums, first, last = None, start // BLOCK, (stop - 1) // BLOCK
@@ -58,7 +58,7 @@ class PrefixSums:
             after.cumsum(out=self._before[first + 1 :])
 
     def before(self, numbers: Integers) -> Numbers:
-        """Return the sums of so many values."""
+        """Return the sums of the first values."""
         if self._sums is None:
             self._sums = (self._before[:, np.newaxis] + self._within).ravel()
         found: Numbers = self._sums.take(numbers)

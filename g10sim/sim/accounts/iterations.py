@@ -25,7 +25,7 @@ class Iterations:
         self.are_joint = len(self._steady) > 1
 
     def has(self, iteration: int) -> bool:
-        """Tell whether a job that has come to an iteration, counted from 0, is to run it."""
+        """Return whether a job that has come to an iteration, counted from 0, is to run it."""
         if iteration >= self._count:
             return False
         self._begun = max(self._begun, iteration + 1)
@@ -40,7 +40,7 @@ class Iterations:
 
 
 def are_replicas(workload: Workload) -> bool:
-    """Tell whether there is one job, or all are alike and on GPUs of their own."""
+    """Return whether there is one job, or all are alike and on GPUs of their own."""
     jobs = workload.jobs
     apart = len({job.gpu for job in jobs}) == len(jobs)
     return apart and len({(id(job.trace), job.iterations, job.arrival_cycles) for job in jobs}) == 1

@@ -43,7 +43,7 @@ class Snapshot:
         return found.digest()
 
     def is_near(self, other: Snapshot, pages: int) -> bool:
-        """Tell whether at most a thousandth of so many pages lie elsewhere, a hundredth in the order.
+        """Return whether at most a thousandth of so many pages lie elsewhere, a hundredth in the order.
 
         Where a single page is more than that, none may, and those on links must be as far.
         """
@@ -80,14 +80,14 @@ def _reordered(one: array[int], other: array[int]) -> int:
 
 
 def agree(one: IterationRecord, other: IterationRecord) -> bool:
-    """Tell whether two iterations take the same time and move the same bytes between any two places."""
+    """Return whether two iterations take the same time and move the same bytes between any two places."""
     pairs = [(one.end - one.start, other.end - other.start)]
     pairs += [(moved, other.traffic[column]) for column, moved in one.traffic.items()]
     return all(TOLERANCE * abs(first - second) <= max(first, second) for first, second in pairs)
 
 
 def _are_equal(one: IterationRecord, other: IterationRecord) -> bool:
-    """Tell whether two iterations took exactly as long and moved exactly as much."""
+    """Return whether two iterations took exactly as long and moved exactly as much."""
     return one.end - one.start == other.end - other.start and one.traffic == other.traffic
 
 
@@ -106,7 +106,7 @@ class Repetition:
         self._settled_since = 0
 
     def judge(self, record: IterationRecord, state: Snapshot) -> tuple[bool | None, int | None]:
-        """Tell whether iterations are steady from now on, and after how many exactly the same comes again.
+        """Return whether iterations are steady from now on, and after how many exactly the same comes again.
 
         The first iteration cannot tell: None. Without an exact repetition, the second is None.
         """

@@ -131,7 +131,7 @@ class Collectives(Launches):
         launched.ended.succeed()
 
     def _bring(self, kernel: Kernel) -> bool:
-        """Ask for what of a collective's tensors is not on its way to the GPU; tell whether all is there."""
+        """Ask for what of a collective's tensors is not on its way to the GPU; True if all is there."""
         memory = self._memory
         missing = [tensor for tensor in kernel.tensors if memory.idle[tensor] < memory.sizes[tensor]]
         asked = [t for t in missing if memory.idle[t] + memory.moving[t] < memory.sizes[t]]

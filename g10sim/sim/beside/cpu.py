@@ -259,7 +259,7 @@ class CpuKernels(Launches):
             raise InvariantError(f"kernel {kernel.id} ({kernel.name}) computes on the CPU without its data")
 
     def _gather(self, kernel: Kernel) -> bool:
-        """Start what brings a kernel's data to host memory; tell whether they are there."""
+        """Start what brings a kernel's data to host memory; return whether they are there."""
         missing = self._missing(kernel)
         if any(map(self._can_go_on, missing)):
             with self._fabric.alter(self._number):

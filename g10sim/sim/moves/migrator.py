@@ -140,7 +140,7 @@ class Migrator:
         self._memory.await_transfers(places, evictions=evictions, prefetches=prefetches)
 
     def was_away(self, tensor: int) -> bool:
-        """Tell whether what is on the GPU of a tensor, or some of it, came from a tier."""
+        """Return whether what is on the GPU of a tensor, or some of it, came from a tier."""
         return any(self._memory.copies[place] != Location.NONE for place in self._addresses.held(tensor))
 
     def drop_problem(self, tensor: int) -> str:

@@ -18,7 +18,7 @@ _Found = TypeVar("_Found", bound=Collection[int])
 
 
 class NamedTensors:
-    """Asks for the tensors of one job, which have addresses of their own, and checks the answers."""
+    """Asks for the tensors of one job, which share addresses with none, and checks the answers."""
 
     def __init__(self, policy: Policy, number: int, job: Job, addresses: OwnAddresses) -> None:
         self._policy, self._number = policy, number

@@ -20,7 +20,7 @@ class Reactions:
         self._policy, self._view, self._migrator = policy, view, migrator
 
     def has(self, hook: str) -> bool:
-        """Tell whether the policy defines a hook."""
+        """Return whether the policy defines a hook."""
         return getattr(type(self._policy), hook) is not getattr(Policy, hook)
 
     def react(self, hook: str) -> None:

@@ -45,14 +45,14 @@ class RecencyVictims:
         return memory.recency.oldest_ahead(memory.needed if self._pinned else ())
 
     def spares(self, coming: int, place: int) -> bool:
-        """Tell whether two ranges are one, or of one tensor that is alive."""
+        """Return whether two ranges are one, or of one tensor that is alive."""
         addresses = self._addresses
         if coming == place:
             return True
         return addresses.tensor_at(coming) == addresses.tensor_at(place) and not addresses.is_dead(place)
 
     def is_worthless(self, place: int) -> bool:
-        """Tell whether what lies at a range is dead, or not computed yet, and is not written out."""
+        """Return whether what lies at a range is dead, or not computed yet, and is not written out."""
         addresses = self._addresses
         if self._drops_dead and addresses.is_dead(place):
             return True

@@ -50,7 +50,7 @@ class TimeSlices:
         self._turn: _Turn | None = None
 
     def add(self, job: int, cycles: int, priority: int) -> None:
-        """Let a job compute for so many cycles; one with a part of its slice left goes on at once."""
+        """Let a job compute for some cycles; one with a part of its slice left goes on at once."""
         quantum = self._slice * priority
         turn = self._jobs.setdefault(job, _Turn(job, quantum, 0))
         turn.work = cycles
@@ -100,7 +100,7 @@ class TimeSlices:
         return found
 
     def _step(self, cycles: int | None) -> tuple[int, list[int]]:
-        """Let a slice pass, or rounds of slices, for at most so many cycles; return these and who is done."""
+        """Let a slice pass, or rounds of slices, for some cycles at most; return these and who is done."""
         turn = self._turn
         if turn is None:
             turn = self._turn = max(self._order, key=lambda turn: turn.lag / turn.quantum)
@@ -130,7 +130,7 @@ class TimeSlices:
 
 
 def _pass(turns: Sequence[_Turn], current: _Turn, cycles: int) -> None:
-    """Count so many cycles of one job against its share, and towards those of all."""
+    """Count cycles of one job against its share, and towards those of all."""
     lap = sum(turn.quantum for turn in turns)
     for turn in turns:
         turn.lag += Fraction(cycles * turn.quantum, lap)
@@ -138,7 +138,7 @@ def _pass(turns: Sequence[_Turn], current: _Turn, cycles: int) -> None:
 
 
 def _take_turns(turns: Sequence[_Turn], first: _Turn) -> bool:
-    """Tell whether each job has one slice before the first of them has another."""
+    """Return whether each job has one slice before the first of them has another."""
     if any(turn.left not in (0, turn.quantum) for turn in turns):
         return False
     rest = [replace(turn) for turn in turns]
@@ -157,7 +157,7 @@ def _take_turns(turns: Sequence[_Turn], first: _Turn) -> bool:
 class Concurrency:
     """Kernels of all jobs compute at once, each at a speed that depends on how many there are.
 
-    With n jobs and slowdown s they have 1 / (1 + (n - 1) s) of their own speed on average, divided by
+    With n jobs and slowdown s they have 1 / (1 + (n - 1) s) of their speed alone on average, divided by
     priority, and none more than its own speed.
     """
 
@@ -167,7 +167,7 @@ class Concurrency:
         self._priorities: dict[int, int] = {}
 
     def add(self, job: int, cycles: int, priority: int) -> None:
-        """Let a job compute for so many cycles of its own speed."""
+        """Let a job compute for the cycles that it would take alone."""
         self._work[job] = cycles * _PARTS
         self._priorities[job] = priority
 
@@ -199,7 +199,7 @@ class Concurrency:
         return max(1, own, -(-(work - (work >> _ROUNDING_BITS)) // speed))
 
     def _speeds(self) -> dict[int, int]:
-        """Speed of every job in parts of its own, at least the smallest there is."""
+        """Speed of every job in parts of that alone, at least the smallest there is."""
         number = len(self._work)
         total = sum(self._priorities[job] for job in self._work)
         divisor = _PARTS + (number - 1) * self._slowdown
@@ -228,7 +228,7 @@ class Alone:
         self._changed: Event | None = None
 
     def run(self, job: int, cycles: int, priority: int = 1) -> Generator[Event, Any, None]:
-        """SimPy process: compute for so many cycles."""
+        """SimPy process: compute for some cycles."""
         self._job, self._left, self._since = job, cycles, self._clock.cycle
         self._pace = self._paces.get(job, 1)
         yield self._clock.timeout(cycles)
@@ -266,7 +266,7 @@ class Shared:
         self._timer: Timer | None = None
 
     def run(self, job: int, cycles: int, priority: int = 1) -> Generator[Event, Any, None]:
-        """SimPy process: compute for so many cycles of a job's own."""
+        """SimPy process: compute for the cycles that a job would take alone."""
         self._advance()
         event = _Computed(self._clock)
         if cycles:

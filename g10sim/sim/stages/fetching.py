@@ -36,7 +36,7 @@ class Fetching:
         return self._fabric.now
 
     def has_all(self) -> bool:
-        """Tell whether the kernel that is held has all its data, and waits for nothing else."""
+        """Return whether the kernel that is held has all its data, and waits for nothing else."""
         memory = self._memory
         if memory.queues.faulting or memory.awaits:
             return False

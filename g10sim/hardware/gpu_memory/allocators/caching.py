@@ -42,7 +42,7 @@ class _Class:
 class CachingPool(Allocator):
     """Blocks come from chunks, which are taken from the GPU's memory when no free block is large enough.
 
-    As in PyTorch's allocator, small and large requests have chunks of their own, and chunks that are
+    As in PyTorch's allocator, small and large requests have separate chunks, and chunks that are
     entirely free are given back only when memory runs out. Chunks are mapped to virtual addresses: they
     need not be consecutive, and the memory between them is not lost. A block is not shared: what rounding and
     unsplit rests add is lost to its owner. ``chunk_pages`` are those of the chunks that it has,
@@ -142,7 +142,7 @@ class CachingPool(Allocator):
         return block
 
     def _grow(self, sizes: _Class, pages: int) -> bool:
-        """Add a chunk with room for so many pages; False where memory is full."""
+        """Add a chunk with room for some pages; False where memory is full."""
         if sizes is self._small:
             size = self._small_chunk
         elif pages < self._large_limit:

@@ -49,7 +49,7 @@ class MemoryPool(Protocol):
 
 
 class DriverMemory:
-    """Every block is memory of its own and is given back to the driver at once (cudaMalloc, cudaFree)."""
+    """Every block is separate memory and is given back to the driver at once (cudaMalloc, cudaFree)."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
@@ -99,7 +99,7 @@ class DefaultPool(PyTorchPool):
     """CnMem, the default of the framework that SmartPool was written for.
 
     A request is rounded up and takes the smallest hole that is large enough (the rest stays a hole). A freed
-    block joins the holes beside it in its chunk. What fits nowhere gets a new chunk of exactly its size.
+    block joins the holes next to it in its chunk. What fits nowhere gets a new chunk of exactly its size.
     The pool starts with one chunk of ``first_chunk_bytes``.
     """
 
@@ -234,7 +234,7 @@ WATCHED_ITERATIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """A pool's largest footprint over a stream of operations beside the largest load, in bytes."""
+    """A pool's largest footprint over a stream of operations, and the largest load, in bytes."""
 
     pool: str
     load_bytes: int

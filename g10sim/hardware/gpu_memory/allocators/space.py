@@ -31,7 +31,7 @@ class Allocator(ABC):
         self._asked: dict[int, int] = {}
 
     def __contains__(self, owner: int) -> bool:
-        """Tell whether an owner has a block."""
+        """Return whether an owner has a block."""
         return owner in self._blocks
 
     @property

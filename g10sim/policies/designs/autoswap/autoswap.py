@@ -18,13 +18,13 @@ from g10sim.policies.designs.autoswap.pool import SwappedPool, plan_swapped_pool
 from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES
 from g10sim.policies.designs.autoswap.timeline import whole_pages
 from g10sim.policies.designs.farthest_use import WholeTensors
+from g10sim.policies.interface.machine import PlannedMachine, planned_machines
 from g10sim.policies.interface.moves import tier_name
 from g10sim.policies.interface.parameters import Count, Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Place, PlannedPlace, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
-from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 from g10sim.units import cycles_to_ms, format_bytes, parse_bytes

@@ -19,10 +19,10 @@ from g10sim.policies.designs.autoswap.timeline import (
     select,
     timeline_of,
 )
+from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.planning.absence import Absence
-from g10sim.policies.planning.machine import PlannedTier
 from g10sim.trace.model import Trace
 
 ScoreName: TypeAlias = Literal["combined", "doa", "aoa", "wdoa", "swdoa", "vote"]

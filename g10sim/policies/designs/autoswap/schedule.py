@@ -11,9 +11,9 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, Swap
+from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.channel import queued
-from g10sim.policies.planning.machine import PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy
 
 _ITERATIONS = 3

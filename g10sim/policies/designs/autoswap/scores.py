@@ -9,8 +9,8 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline
+from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.planning.absence import Absence
-from g10sim.policies.planning.machine import PlannedTier
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,13 +12,13 @@ from g10sim.policies.designs.capuchin.guidance import Guidance
 from g10sim.policies.designs.capuchin.planner import Parameters, plan_job
 from g10sim.policies.designs.tensile.planner import PlanningParameters, plan_jobs
 from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Await, Evict, Move
 from g10sim.policies.interface.parameters import Share, Size, SizeOrTensile, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limited
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.swapping.access import AccessSequence
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes, parse_bytes

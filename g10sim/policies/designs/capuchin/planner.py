@@ -65,7 +65,7 @@ def plan_job(accesses: AccessSequence, parameters: Parameters) -> Planned:
     At every peak, of the tensors that are there and are used before and after it: the one with the longest
     free time whose swap nothing waits for; without one, the swap or recomputation that saves most memory for
     the time that it costs (MSPS): that kernels wait for copies, or that a kernel takes to run again. The peak
-    is found anew after each.
+    is found again after each.
     """
     return _Planner(accesses, parameters).plan()
 
@@ -238,7 +238,7 @@ class _Planner:
         return True
 
     def _has_lowered(self, spans: Collection[Span]) -> bool:
-        """Find the peak anew; False, and nothing changes, unless it is smaller, or as large but later."""
+        """Find the peak again; False, and nothing changes, unless it is smaller, or as large but later."""
         self._analysis.count(spans)
         found, old = self._analysis.find(), self._peak
         if (found.size_bytes, -found.time) >= (old.size_bytes, -old.time):

@@ -16,13 +16,13 @@ from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningPar
 from g10sim.policies.designs.g10.planner import draft_g10, to_plan
 from g10sim.policies.designs.g10.recovery import Recovery
 from g10sim.policies.designs.g10.waiting import Waiting
+from g10sim.policies.interface.machine import PlannedMachine, planned_machines
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import JointPolicy, Policy, PolicyView, Trials
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 

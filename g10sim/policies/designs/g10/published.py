@@ -39,11 +39,11 @@ from g10sim.policies.designs.g10.draft import (
 )
 from g10sim.policies.designs.g10.published_links import Direction
 from g10sim.policies.designs.g10.sort_order import introsorted
+from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch, Free, TensorMove
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, prefix_sums
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from g10sim.policies.designs.g10.draft import Draft
+from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.moves import Await
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.leaving import by_departure
-from g10sim.policies.planning.machine import PlannedTier
 
 
 class Waiting:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from itertools import accumulate, islice
 
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.policy import PolicyView
-from g10sim.policies.planning.machine import PlannedMachine
 
 Way = tuple[str, ...]
 
@@ -24,7 +24,7 @@ class Arrivals:
         self.total_bytes = 0
 
     def __contains__(self, tensor: int) -> bool:
-        """Tell whether a tensor is on its way."""
+        """Return whether a tensor is on its way."""
         return tensor in self._way_of
 
     def __iter__(self) -> Iterator[int]:

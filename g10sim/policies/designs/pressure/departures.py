@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from g10sim.policies.planning.machine import PlannedTier
+from g10sim.policies.interface.machine import PlannedTier
 
 
 class Departures:
@@ -22,7 +22,7 @@ class Departures:
         self._new: list[int] = []
 
     def __contains__(self, tensor: int) -> bool:
-        """Tell whether a tensor is on its way."""
+        """Return whether a tensor is on its way."""
         return tensor in self.tiers
 
     def __iter__(self) -> Iterator[int]:

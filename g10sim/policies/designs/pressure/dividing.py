@@ -10,7 +10,7 @@ from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.returning import most_patient
 from g10sim.policies.designs.pressure.shortage import Shortage
 from g10sim.policies.designs.pressure.tiers import Debts, Queues
-from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 
 _BUSY = 0.9
 """Share of the time that all that has to leave takes from which on a tier may not idle."""
@@ -53,7 +53,7 @@ class Division:
 
     @property
     def is_choosy(self) -> bool:
-        """Tell whether a tensor that suits no tier may be followed by one that does."""
+        """Return whether a tensor that suits no tier may be followed by one that does."""
         return bool(self._patient) and not self._is_behind
 
     def place(self, tensor: int, size_bytes: int, away: int) -> PlannedTier | None:
@@ -95,12 +95,12 @@ class Division:
         return None
 
     def _is_due(self, tier: PlannedTier, size_bytes: int) -> bool:
-        """Tell whether a tier that takes its share evenly is behind it; the others always are."""
+        """Return whether a tier that takes its share evenly is behind it; the others always are."""
         even = self._even
         return tier.name not in even or self._even_debts.with_next(tier, even, size_bytes) > 0
 
     def _is_urgent(self, kernel: int) -> bool:
-        """Tell whether some kernel lacks more than a part of what the link can carry until then."""
+        """Return whether some kernel lacks more than a part of what the link can carry until then."""
         forecast, (ahead, lacks) = self._forecast, self._shortage.later()
         cycles = forecast.elapsed(ahead + kernel) - forecast.elapsed(kernel)
         leaving = lacks + self._queues.queued()

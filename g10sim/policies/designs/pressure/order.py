@@ -38,7 +38,7 @@ class ByNextUse:
         insort(keys, following << bits | tensor)
 
     def __bool__(self) -> bool:
-        """Tell whether there are any."""
+        """Return whether there are any."""
         return bool(self._keys)
 
     def __iter__(self) -> Iterator[int]:

@@ -15,12 +15,12 @@ from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.repeating import Repeating
 from g10sim.policies.designs.pressure.shortage import Settings
 from g10sim.policies.designs.pressure.steering import Steering
+from g10sim.policies.interface.machine import planned_machines
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, Declared, Share, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.machine import planned_machines
 from g10sim.trace.workload import Workload
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.steering import Steering
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.policy import PolicyView
-from g10sim.policies.planning.machine import PlannedMachine
 
 _DECIDED = 3
 """Iterations that are decided in any case: each finds tensors where the one before has left them."""
@@ -97,7 +97,7 @@ class Repeating:
         self._ends.clear()
 
     def _is_slower(self, view: PolicyView) -> bool:
-        """Tell whether the iteration that has ended took longer than the one that it repeated."""
+        """Return whether the iteration that has ended took longer than the one that it repeated."""
         return view.now_cycles - self._began_at > (1 + _LOSS) * self._cycles
 
     def _bytes_by_place(self, view: PolicyView) -> Integers:
@@ -108,5 +108,5 @@ class Repeating:
         return np.array(found, dtype=np.int64)
 
     def _are_alike(self, places: Integers) -> bool:
-        """Tell whether tensors lie where the last iteration that was decided found them, or nearly so."""
+        """Return whether tensors lie where the last iteration that was decided found them, or nearly so."""
         return int(np.abs(places - self._places).sum()) <= 2 * self._most_elsewhere

@@ -6,7 +6,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Forecast
-from g10sim.policies.planning.machine import PlannedMachine
+from g10sim.policies.interface.machine import PlannedMachine
 
 _RESERVE = 1.2
 """Bytes chosen for a tier over those that faster ones have no room for: not all leave as foreseen."""

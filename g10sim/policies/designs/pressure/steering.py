@@ -14,10 +14,10 @@ from g10sim.policies.designs.pressure.dividing import Division, Returned
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.shortage import Settings, Shortage
 from g10sim.policies.designs.pressure.tiers import Queues
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.leaving import by_departure
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import Device
 
 _MISFITS = 3
@@ -111,7 +111,7 @@ class Steering:
         return missing + sum(self._absent(view, tensor) for tensor in used)
 
     def _has_victims(self, view: PolicyView, following: int, room: int) -> bool:
-        """Tell whether new tensors of the next kernel push out nothing else that it needs."""
+        """Return whether new tensors of the next kernel push out nothing else that it needs."""
         account, born = self._account, self._forecast.born[following]
         victims = account.here_bytes - sum(map(account.here.__getitem__, set(self._used_by(view, following))))
         return sum(map(self._sizes.__getitem__, born)) <= room + victims
@@ -204,7 +204,7 @@ class Steering:
         return late
 
     def _has_moved(self, view: PolicyView, tensor: int) -> bool:
-        """See a tensor, once; tell whether more or less of it is on the GPU than before."""
+        """See a tensor, once; return whether more or less of it is on the GPU than before."""
         if tensor in self._seen or not self._account.alive[tensor]:
             return True
         self._seen.add(tensor)
@@ -267,7 +267,7 @@ class Steering:
                 yield Fetch(tensor)
 
     def _may_come(self, shortage: Shortage, kernel: int, tensor: int, ahead: int) -> bool:
-        """Tell whether kernels until then have room for a new tensor, beside what leaves and returns."""
+        """Return whether kernels until then have room for a new tensor, beside what leaves and returns."""
         lack = shortage.worst(ahead) + self._leaving.total_bytes + self._sizes[tensor]
         return lack <= 0 and lack + self._account.returning_bytes(kernel, kernel + ahead) <= 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 
 
 class Queues:
@@ -31,7 +31,7 @@ class Queues:
         self._free[tier.name] -= size_bytes
 
     def has_room(self, tier: PlannedTier, size_bytes: int) -> bool:
-        """Tell whether a tier has room for more bytes."""
+        """Return whether a tier has room for more bytes."""
         return self._free[tier.name] >= size_bytes
 
     def queued(self) -> int:
@@ -39,7 +39,7 @@ class Queues:
         return sum(self._queued.values())
 
     def take_more(self) -> bool:
-        """Tell whether some tier would be idle before the time is over."""
+        """Return whether some tier would be idle before the time is over."""
         return any(map(self.takes, self._machine.tiers))
 
     def queued_but_for(self, tier: PlannedTier) -> int:
@@ -47,7 +47,7 @@ class Queues:
         return self.queued() - self._queued[tier.name]
 
     def takes(self, tier: PlannedTier) -> bool:
-        """Tell whether a tier would be idle before the time is over, with what slower ones leave it."""
+        """Return whether a tier would be idle before the time is over, with what slower ones leave it."""
         cycles, slower = self._cycles, 0.0
         for other in self._machine.tiers:
             if other.write_rate < tier.write_rate:

@@ -10,7 +10,7 @@ from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.timeline import Integers
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
-from g10sim.policies.planning.machine import PlannedMachine
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.trace.model import Trace
 

@@ -8,10 +8,10 @@ from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.stream.streaming import Settings, Streaming
 from g10sim.policies.interface.jobs import PolicyPerJob
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Declared, DeviceMap, Size, parameter
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.offloading.room import find_tier
 from g10sim.trace.workload import Job
 from g10sim.units import parse_bytes

@@ -15,9 +15,9 @@ from g10sim.analysis.timeline import Integers
 from g10sim.analysis.vitality import inactive_periods
 from g10sim.policies.designs.stream.shares import located, page_shares, whole_tensors
 from g10sim.policies.interface.jobs import JobPolicy
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Evict, Fetch, Move, Protect
 from g10sim.policies.interface.policy import PolicyView
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import named
 

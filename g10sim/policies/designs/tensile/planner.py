@@ -140,7 +140,7 @@ class _JobPlanner:
         self._analysed = 0
 
     def analyse(self) -> None:
-        """Find the peak anew where the schedule has grown."""
+        """Find the peak again where the schedule has grown."""
         planned = len(self.schedule.swaps) + len(self.schedule.recomputed)
         if planned != self._analysed:
             self.peak, self._analysed = self.analysis.find(), planned
@@ -217,7 +217,7 @@ def plan_jobs(
     """Plan jobs that share a GPU, whose copies move ``bytes_per_cycle`` each way together.
 
     As the jobs' iterations are not in step, the sum of their peaks counts, and the tensors at any of these
-    are candidates, largest first. After every swap the peaks are found anew. Only when no swap is possible
+    are candidates, largest first. After every swap the peaks are found again. Only when no swap is possible
     any more, and the sum is at least ``free_bytes``, a tensor is recomputed. Planning ends when neither
     helps, when the sum is within the memory target, or when after 100 rounds none of the last two lowered it
     by 0.05%.

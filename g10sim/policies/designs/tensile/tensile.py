@@ -12,12 +12,12 @@ from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.tensile.planner import PlannerOptions, PlanningParameters
 from g10sim.policies.designs.tensile.replanning import DRIFT, Group, PlannedJob, predicted, spread
+from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.moves import Await, Evict, Move
 from g10sim.policies.interface.parameters import Count, Share, Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import JointPolicy, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.machine import planned_machine
 from g10sim.trace.workload import Job, Workload
 from g10sim.units import format_bytes, parse_bytes
 

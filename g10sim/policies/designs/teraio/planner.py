@@ -15,13 +15,13 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.policies.designs.teraio.pressure import Amounts, CriticalPressure
+from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.channel import NEVER, Channel, Copies, Gaps, Interval
 from g10sim.policies.planning.choice import Ranking, Worths
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
@@ -217,7 +217,7 @@ def _in_turn(machine: PlannedMachine) -> tuple[bool, bool]:
 
 
 def _host(machine: PlannedMachine) -> PlannedTier | None:
-    """Return host memory with the rates that the SSD leaves it; None where there is none beside an SSD."""
+    """Return host memory with the rates that the SSD leaves it; None without either."""
     memory, ssd = machine.memory, machine.ssd
     if memory is ssd or memory.kind != "memory":
         return None

@@ -39,7 +39,7 @@ class CriticalPressure:
         return self._highest
 
     def reliefs(self, starts: Integers, ends: Integers, sizes: Integers) -> Amounts:
-        """Return the pressure that absences of so many bytes each would take away, in bytes x cycles.
+        """Return the pressure that absences of these sizes would take away, in bytes x cycles.
 
         They end within the next iteration; one of no bytes takes nothing away.
         """
@@ -62,7 +62,7 @@ class CriticalPressure:
         return found
 
     def _taken(self, size_bytes: int) -> list[tuple[int, Integers, Integers]]:
-        """Return the bytes of so many that are critical in each of these steps, and their sums x cycles.
+        """Return the bytes of an absence that are critical in each of these steps, and their sums x cycles.
 
         Sums that may be too large are those of the high and of the low bits, after how far they are shifted.
         They are kept until pressure changes.
@@ -78,7 +78,7 @@ class CriticalPressure:
         return self._of_size[size_bytes]
 
     def lower(self, absence: Interval, size_bytes: int) -> None:
-        """Let so many bytes be absent."""
+        """Let some bytes be absent."""
         for start, end in absence.within(self._period):
             times, beyond, edges = self._times, self._beyond, np.array((start, end))
             first, last = times.searchsorted(edges).tolist()

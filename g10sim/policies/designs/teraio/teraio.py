@@ -9,12 +9,12 @@ from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.farthest_use import WholeTensors
 from g10sim.policies.designs.teraio.planner import Planner, WaitingPlanner
+from g10sim.policies.interface.machine import PlannedMachine, planned_machines
 from g10sim.policies.interface.parameters import Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
-from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 from g10sim.units import parse_bytes

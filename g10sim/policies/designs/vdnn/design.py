@@ -23,11 +23,11 @@ from g10sim.policies.designs.vdnn.algorithms import (
 )
 from g10sim.policies.designs.vdnn.layers import Layer, Schedule, live_bytes, make_schedule
 from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import AlgorithmsFile, Declared, PoolParameters, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Place, Policy, PolicyView, Requirements, Trials
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 

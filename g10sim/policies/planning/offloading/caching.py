@@ -30,7 +30,7 @@ def cached(
     *,
     looks_ahead: bool,
 ) -> Cached:
-    """Return the stays of weights in a cache of so many bytes; ``sizes`` are those of all tensors.
+    """Return the stays of weights in a cache; ``sizes`` are those of all tensors in bytes.
 
     A kernel's weights come with it at the latest, whether or not they fit. To make room, those leave that are
     used again last (Belady, IBM Systems Journal 1966). If it ``looks_ahead``, the cache is filled before the
@@ -50,7 +50,7 @@ def cached(
 
 
 class _Cache:
-    """What is there while time passes, kernel by kernel.
+    """Contents of the cache while time passes, kernel by kernel.
 
     ``_table`` has (kernel, weight) for every use, in order; ``_following`` has for each row the next one of
     the same weight. ``_there`` has for each weight in the cache the kernel with which it came and that of its
@@ -125,7 +125,7 @@ class _Cache:
     def _make_room(self, size_bytes: int, row: int, kernel: int) -> bool:
         """Let what is not used before a row leave with a kernel's end, what is used last first.
 
-        Tells whether there is room then. Nothing leaves where that is not enough, unless a kernel needs it.
+        Returns whether there is room then. Nothing leaves where that is not enough, unless a kernel needs it.
         """
         leaving, free = list[tuple[int, int]](), self._free
         while self._order and free < size_bytes and -self._order[0][0] >= row:

@@ -108,7 +108,7 @@ def host_bytes(
 ) -> int:
     """Return the bytes that lie in host memory during steps on the CPU.
 
-    All at once, but for what is ``away``, of which it has that of ``buffers`` steps at a time.
+    All at once, except for what is ``away``, of which it has that of ``buffers`` steps at a time.
     """
     used = used_on_cpu(trace)
     passing = sorted(sum(sizes[t] for t in kernel.touched if t in away) for kernel in trace.cpu_kernels)

@@ -11,7 +11,7 @@ from g10sim.trace.model import Device, Kernel, Phase, Tensor, TimeSource, Trace
 
 
 def partitioned(trace: Trace, replicas: int, bucket_bytes: int, stays: Sequence[Window] = ()) -> Trace:
-    """Return what one of so many data-parallel replicas runs of a step whose optimizer the CPU runs.
+    """Return what one of several data-parallel replicas runs of a step whose optimizer the CPU runs.
 
     Each replica has an equal part of every gradient, state and weight that the CPU uses, rounded up to whole
     bytes and parameters. A full bucket of gradients is reduce-scattered before its part leaves (ZeRO stage
@@ -148,7 +148,7 @@ class _Partitioning:
         )
 
     def _rest_at(self, tensor: int, kernel: int) -> int | None:
-        """Return the rest of a tensor that a kernel uses beside the replica's part."""
+        """Return the rest of a tensor that a kernel uses next to the replica's part."""
         for stay, rest in self._gathered.get(tensor, ()):
             if stay.first <= kernel <= stay.last:
                 return rest

@@ -11,10 +11,10 @@ from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, TimeSo
 
 @dataclass(frozen=True)
 class Schedule:
-    """When steps on the CPU run.
+    """Times at which steps on the CPU run.
 
     ``overlap``: each once the bucket with the last of its gradients has left; otherwise all of them after the
-    last gradient. ``delayed``: beside the next iteration, whose weights are those of one step before.
+    last gradient. ``delayed``: during the next iteration, whose weights are those of one step before.
     Buckets have ``bucket_bytes``. Without ``returns`` an iteration ends with the last step, otherwise when
     its weights are back.
     """

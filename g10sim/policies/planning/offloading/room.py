@@ -50,7 +50,7 @@ def gpu_peak(
 ) -> tuple[int, Kernel]:
     """Return the most bytes that lie on the GPU, and the kernel at which they do.
 
-    That is what persists and the GPU uses, but for weights that have ``stays`` there, and all else from
+    That is what persists and the GPU uses, except weights with ``stays`` there, and all else from
     ``ahead`` kernels before its first use to its last use, or until the kernel that ``ends`` gives for it;
     what a collective makes, from that on. ``sizes`` are in whole pages. What lies ``below`` and has no stays
     does not count.

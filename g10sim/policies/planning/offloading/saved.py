@@ -52,7 +52,7 @@ def module_starts(trace: Trace) -> Sequence[int]:
 
 
 def before_module(starts: Sequence[int], kernel: int, modules: int) -> int:
-    """Return the kernel with which the module begins that is so many before that of a kernel."""
+    """Return the kernel with which a module begins, counted back from that of a kernel."""
     start = starts[kernel]
     for _ in range(modules):
         start = starts[start - 1] if start else 0

@@ -19,7 +19,7 @@ class Budget:
     ssd: float
 
     def take(self, size: int, *, must: bool) -> str:
-        """Return the tier that takes in so many bytes, host memory first; none does that ``must`` not."""
+        """Return the tier that takes in some bytes, host memory first; none does that ``must`` not."""
         tier = "host" if size <= self.host else "ssd"
         if not must and (size > self.link or (tier == "ssd" and size > self.ssd)):
             return ""

@@ -35,7 +35,7 @@ class Takeover:
 
     @classmethod
     def of(cls, trace: Trace, share: float, bytes_per_gradient: int) -> Takeover:
-        """Let the CPU take over the optimizer but for the first part: ``share`` of the gradients' bytes."""
+        """Let the CPU take over the last part of the optimizer: ``share`` of the gradients' bytes."""
         movable = _movable(trace, frozenset())
         updates = [kernel for kernel in sorted(movable) if _updates(trace, trace.kernels[kernel])]
         left = (1 - share) * gradient_bytes(trace, updates)
@@ -68,7 +68,7 @@ class Takeover:
 
     @cached_property
     def parameters(self) -> dict[int, int]:
-        """How many parameters each of the kernels updates that update any."""
+        """Numbers of parameters of the kernels that update any."""
         trace, updates = (
             self.trace,
             [one for one in self.takes if _updates(self.trace, self.trace.kernels[one])],
@@ -84,7 +84,7 @@ class Takeover:
 
 
 def _updates(trace: Trace, kernel: Kernel) -> bool:
-    """Tell whether a kernel updates a persistent tensor by one that lives within the iteration."""
+    """Return whether a kernel updates a persistent tensor by one that lives within the iteration."""
     tensors = trace.tensors
     writes = any(tensors[tensor].persistent for tensor in kernel.outputs)
     return writes and any(not tensors[tensor].persistent for tensor in kernel.inputs)

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
 from g10sim.policies.interface.jobs import JobPolicy
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, Declared, parameter
 from g10sim.policies.interface.policy import PolicyView, Requirements
-from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over

@@ -49,7 +49,7 @@ class AccessSequence(Timeline):
         return int(starts[place - 1]) if place else 0
 
     def out_cycles(self, tensor: int, cycles: int) -> int:
-        """Return how long a copy out of so many cycles keeps the link; a frozen tensor leaves without one."""
+        """Return how long a copy out keeps the link, in cycles; a frozen tensor leaves without one."""
         return 1 if tensor in self.trace.frozen else cycles
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How a tensor would be dropped before the peak and computed again after it."""
+"""Ways to drop a tensor before the peak and to compute it again after it."""
 
 from __future__ import annotations
 
