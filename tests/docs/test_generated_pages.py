@@ -102,7 +102,14 @@ def test_the_page_of_measured_machines_says_what_was_simulated(generate, tmp_pat
     widths = "faults: [0.5, 1.5]\nsources:\n  faults: 3 rows\n"
     (tmp_path / "uncertainty.yaml").write_text(widths)
     uncertain(tmp_path / "order")
-    generate("measured", tmp_path, "-o", tmp_path / "page.md", "--order", tmp_path / "order")
+    long = tmp_path / "long"
+    long.mkdir()
+    pd.DataFrame([row | near | {"class": "training", "says": "slow"}]).to_csv(
+        long / "measured.csv", index=False
+    )
+    more = [one | {"class": name, "rows": 7} for one in summary for name in ("training", "all")]
+    pd.DataFrame(more).to_csv(long / "summary.csv", index=False)
+    generate("measured", tmp_path, "-o", tmp_path / "page.md", "--long", long, "--order", tmp_path / "order")
     generate("widths", tmp_path, "-o", tmp_path / "widths.yaml")
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     for line in (
@@ -114,9 +121,12 @@ def test_the_page_of_measured_machines_says_what_was_simulated(generate, tmp_pat
         "| far | GPU | fitted | 100 ms | 50 ms | 0.50 |",
         "| lost | GPU |  | 100 ms | too big |  |",
         "- far, GPU: a. B.",
+        "| training | predicted | 7 | 1.10 | 1.10 | 1.10 | 1.10 | 1.10 | 100% | 1.10x |",
+        "| slow | GPU |  | 100 ms | 110 ms | 1.10 |",
         "- A book",
     ):
         assert line in text
+    assert "| all | predicted | 7 |" not in text
     assert (tmp_path / "widths.yaml").read_text() == widths
 
 
