@@ -152,7 +152,7 @@ class Counts:
         self.filled += count
 
     def tier_for(self, pages: int) -> Location:
-        """Return the first memory tier with room for so many pages; without any, the last."""
+        """Return the first memory tier with room for that many pages; without any, the last."""
         return next((tier for tier in self.tiers if self.pools[tier].free >= pages), self.tiers[-1])
 
     def commit(
@@ -208,10 +208,10 @@ class Counts:
             self.absent[tensor] += count
 
     def kept_in(self, tensor: int, count: int, wish: Location = _NONE) -> Location | None:
-        """Return the tier that has kept its copy of unchanged pages of a tensor, and room for so many.
+        """Return the tier that has kept its copy of unchanged pages of a tensor, and room for that many.
 
         None as well where the pages are copied to a faster tier, the one where they are wished, that has room
-        for the whole tensor beside those whose copies it has kept: they come back from there sooner, and are
+        for the whole tensor next to those whose copies it has kept: they come back from there sooner, and are
         clean from then on.
         """
         tier = self.copies[tensor] if self.keeps_copies or tensor in self.frozen else None

@@ -30,7 +30,7 @@ class FaultCount:
 
 
 def fault_batches(size_bytes: int, page_bytes: int, fault: PageFaultSpec) -> int:
-    """Batches in which the driver handles the faults of so many consecutive bytes: see ``PageFaultSpec``."""
+    """Batches in which the driver handles the faults of consecutive bytes: see ``PageFaultSpec``."""
     blocks, rest = divmod(size_bytes, fault.group)
     leaf = max(1, min(fault.leaf, fault.group) // page_bytes)
     batches = partial(_block_batches, leaf=leaf, batch=fault.batch, threshold=fault.threshold)
@@ -58,7 +58,7 @@ def _block_batches(pages: int, leaf: int, batch: int | None, threshold: float) -
 def demand_rate(size_bytes: int, bandwidth: int, latency_ps: int, waits: int) -> int:
     """Rate at which demanded pages of one tensor arrive on an idle link, in bytes/second.
 
-    They wait so many times for ``latency_ps`` and are sent at ``bandwidth`` (bytes/second): rate = size /
+    They wait that often for ``latency_ps`` and are sent at ``bandwidth`` (bytes/second): rate = size /
     (waits * latency + size / bandwidth).
     """
     waiting_ps = waits * latency_ps
@@ -78,7 +78,7 @@ class ProfiledFaultCost:
     time = max over {flash, host} of the sum over both sides of (r * q * S / B_flash) or
     (r * (1 - q) * S / B_host). B_host comes from the profiled durations in whole seconds (an integer
     division there) or is unlimited; B_flash = B_host * fault latency / (fault latency + flash latency), at
-    most the SSD's rate; B_host is at most what the link has left beside flash. Where that leaves nothing, the
+    most the SSD's rate; B_host is at most what flash leaves of the link. Where that leaves nothing, the
     host's term is infinite and the time is 0, or it is 0/0 and only flash counts.
     """
 

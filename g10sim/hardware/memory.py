@@ -29,7 +29,7 @@ class Residency(Counts):
     held: Collection[int] = ()
     """Tensors on their way out that kernels may still read."""
     waiting: Collection[int] = ()
-    """Tensors that wait for space of their own."""
+    """Tensors that wait for their own space."""
 
     protected: Container[int] = ()
     awaited: frozenset[int] = frozenset()
@@ -62,14 +62,14 @@ class Residency(Counts):
         self.is_mapped = True
 
     def state(self, now: int) -> tuple[Hashable, ...] | None:
-        """Return all on which its future depends beside ``lies`` and the eviction order; None: not known."""
+        """Return all on which its future depends besides ``lies`` and the eviction order; None: not known."""
         queued = (tuple([run.state(now) for run in queue]) for queue in self.queues.all)
         storing = tuple(sorted(self.storing))
         return *queued, tuple(self.copies), tuple(self.copied), self.recency.latest(), storing
 
     @property
     def awaits(self) -> bool:
-        """Return whether the next kernel is to wait for transfers other than of its own data."""
+        """Return whether the next kernel is to wait for transfers of other data than its own."""
         return bool(self.awaited or self.awaited_arrivals)
 
     def evicting(self) -> frozenset[int]:
@@ -139,7 +139,7 @@ class Residency(Counts):
         """Use room that transfers, or other jobs, have made: here the next transfer takes any."""
 
     def reorder(self) -> bool:
-        """Order evictions anew after arrivals; tells whether that changed anything."""
+        """Order evictions again after arrivals; return True if that changed anything."""
         return False
 
     def place(self, tensor: int, location: Location) -> None:
@@ -180,7 +180,7 @@ class Residency(Counts):
     ) -> None:
         """Ask for a tensor's resident pages to go to a memory tier; see ``Evict`` for the options.
 
-        No more than so many ``pages``; clean ones that came from there are there at once, if there is room.
+        No more than that many ``pages``; clean ones that came from there are there at once, if there is room.
         Raises InvariantError for what only whole tensors can do.
         """
         self.door.enter()
@@ -218,7 +218,7 @@ class Residency(Counts):
             frames.note_peak()
 
     def restart_peaks(self) -> None:
-        """Begin to look for peaks anew."""
+        """Begin to look for peaks again."""
         self.frames.watch(id(self))
         self._peak_used = self.filled
 

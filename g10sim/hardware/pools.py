@@ -24,7 +24,7 @@ class Watched:
         """Lowest peak of any observer: no more than that in use needs no note."""
 
     def watch(self, observer: int) -> None:
-        """Begin to look for the peak anew, for one observer."""
+        """Begin to look for the peak again, for one observer."""
         for peak in [peak for peak, observers in self._observers.items() if observers <= {observer}]:
             del self._observers[peak]
         for observers in self._observers.values():
@@ -79,7 +79,7 @@ class Pool(Watched):
         self.reserved_pages += count
 
     def take(self, count: int) -> None:
-        """Fill ``count`` pages. Raises CapacityError when there are not so many."""
+        """Fill ``count`` pages. Raises CapacityError when there are not that many."""
         self.free -= count
         if self.free < 0:
             self.free += count

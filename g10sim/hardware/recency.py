@@ -149,7 +149,7 @@ class Recency:
         own.append(run)
 
     def _joined(self, tensor: int, count: int) -> Run | None:
-        """Return the run that so many pages of a tensor join when they arrive, or None."""
+        """Return the run that arriving pages of a tensor join, or None."""
         runs, head, most = self._runs, self._head, self.merge_pages
         last, later, looked = len(runs) - 1, 0, 0
         for place in range(last, head - 1, -1):
@@ -169,7 +169,7 @@ class Recency:
         return None
 
     def renew(self, pages: Iterable[tuple[int, int]]) -> None:
-        """Put every page of tensors, so many of each in all, at the recent end, one tensor after another."""
+        """Put every page of tensors, with their numbers, at the recent end, one tensor after another."""
         runs, of, chunks = self._runs, self._of, self._chunks
         for tensor, count in pages:
             if (chunk := chunks[tensor]) is not None:
@@ -235,7 +235,7 @@ class Recency:
         self._of[tensor].clear()
 
     def take(self, tensor: int, count: int) -> None:
-        """Take out the oldest pages of a tensor, which has so many."""
+        """Take out the oldest pages of a tensor, which has enough."""
         if (group := self._group_of(tensor)) is not None:
             taken = min(count, group.pages(tensor))
             group.lower(tensor, taken)
@@ -305,11 +305,11 @@ class Recency:
         return None
 
     def scan_ahead(self, tensors: Container[int]) -> Iterable[Run]:
-        """Return the next runs of a scan outside ``tensors``, but for the latest run."""
+        """Return the next runs of a scan outside ``tensors``, except for the latest run."""
         return () if self._scan is None else self._ahead(max(self._scan, self._head), tensors)
 
     def oldest_ahead(self, tensors: Container[int]) -> Iterable[Run]:
-        """Return the next runs to go outside ``tensors``, but for the latest run."""
+        """Return the next runs to go outside ``tensors``, except for the latest run."""
         return self._ahead(self._head, tensors)
 
     def _ahead(self, place: int, tensors: Container[int]) -> Iterator[Run]:
@@ -326,7 +326,7 @@ class Recency:
                 yield run
 
     def _forget(self) -> None:
-        """Forget empty runs, but for the first, and those that arrivals look at, once there are many."""
+        """Forget empty runs except the first, and those that arrivals look at, once there are many."""
         runs, head, scan = self._runs, self._head, self._scan
         if len(runs) < self._compact_at or head == len(runs):
             return
@@ -359,7 +359,7 @@ class Recency:
         return found
 
     def latest(self) -> tuple[object, ...]:
-        """Return what decides, beside the order, which runs the next arrivals join."""
+        """Return what decides, besides the order, which runs the next arrivals join."""
         found = list(islice(self._latest(), _MERGE_DEPTH))
         return sum(place < self._head for place, *_ in found), *(
             (tensor, count) for *_, tensor, count in found

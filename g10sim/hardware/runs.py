@@ -46,7 +46,7 @@ class EmptyRun(Run):
 class Chunk:
     """Tensors that become recent together, in this order, and the group that they are in, if any.
 
-    ``loose`` are those that may have runs of their own. ``counts_of`` takes their numbers from a list of all.
+    ``loose`` are those that may have their own runs. ``counts_of`` takes their numbers from a list of all.
     """
 
     __slots__ = ("counts_of", "group", "loose", "members", "place_of")
@@ -83,7 +83,7 @@ class Group(Run):
         return max(0, self.counts[self.chunk.place_of[tensor]])
 
     def lower(self, tensor: int, taken: int) -> None:
-        """Take out pages of a member, which has so many."""
+        """Take out pages of a member, which has enough."""
         place = self.chunk.place_of[tensor]
         left = self.counts[place] - taken
         self.counts[place] = left or _GONE

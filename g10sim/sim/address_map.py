@@ -162,7 +162,7 @@ def _steady_stays(trace: Trace, page_bytes: int, spec: CachingPoolSpec) -> tuple
 
 
 def _shared_chunks(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: int) -> list[list[int]]:
-    """Return the ranges that lie together in one chunk of the driver's, of so many pages.
+    """Return the ranges that lie together in one chunk of the driver's, of that many pages.
 
     The allocator's own chunks begin at multiples of the driver's.
     """

@@ -12,7 +12,7 @@ from g10sim.trace.repetition import each
 
 
 class OwnAddresses:
-    """Every tensor has addresses of its own: memory knows each tensor as one range with its number.
+    """Every tensor has its own addresses: memory knows each tensor as one range with its number.
 
     ``trace`` is the job's trace as memory sees it: kernels that touch ranges. ``discarded`` are the ranges
     whose contents nobody wants and whose pages stay all the same.

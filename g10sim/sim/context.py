@@ -26,7 +26,7 @@ from g10sim.trace.workload import Job
 
 
 class Claims:
-    """Tensors of kernels that run beside the GPU's, launched and not ended: nothing else moves them.
+    """Tensors of kernels that run next to the GPU's, launched and not ended: nothing else moves them.
 
     What moves ask for meanwhile is done when these have ended.
     """
@@ -73,7 +73,7 @@ class Claims:
 class Machine:
     """Fabric and observers of one simulation; ``cpus`` are the processors, one for each socket.
 
-    ``has_replicas``: there are several jobs, all alike and on GPUs of their own. ``is_mixed``: there are
+    ``has_replicas``: there are several jobs, all alike and on their own GPUs. ``is_mixed``: there are
     several, and they are not.
     """
 

@@ -71,8 +71,8 @@ def contiguous_memory(
 ) -> Contiguous:
     """Return a job's GPU memory with its persistent tensors in it, those in the last tier that find no room.
 
-    ``pools`` are those of the tiers. ``frames`` are the pages of a GPU that jobs share: each has addresses
-    of its own over them, and its persistent tensors move in when it is let on. Raises PolicyError when the
+    ``pools`` are those of the tiers. ``frames`` are the pages of a GPU that jobs share: each has its
+    own addresses over them, and its persistent tensors move in when it is let on. Raises PolicyError when the
     policy places too few tensors or at impossible addresses, UnsupportedError when scratch space has no room.
     """
     trace, system, behaviour = job.trace, machine.system, machine.behaviour
@@ -129,7 +129,7 @@ def _compressed(
 
 
 def _move_in(memory: Contiguous, trace: Trace, policy: Policy) -> None:
-    """Put persistent tensors into GPU memory as far as they fit, and scratch space beside them.
+    """Put persistent tensors into GPU memory as far as they fit, and scratch space next to them.
 
     Raises UnsupportedError when that does not fit.
     """

@@ -64,7 +64,7 @@ def run(
 ) -> RunRecords:
     """Simulate a workload on a system under a policy, which plans for unvaried kernel times.
 
-    ``record`` names what to keep beside iterations: kernels, migrations, memory, or timeline for all.
+    ``record`` names what to keep besides iterations: kernels, migrations, memory, or timeline for all.
     With ``check`` every invariant is tested while time passes. Raises UnsupportedError when the policy
     cannot run the workload, CapacityError when no policy could, PolicyError for an illegal or failing policy.
     """

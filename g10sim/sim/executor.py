@@ -181,7 +181,7 @@ class JobRun:
         return Snapshot(lies, memory.order(), crossing, rest, is_settled=settled)
 
     def _rest(self, learnt: Hashable) -> Hashable:
-        """Return what later iterations depend on beside the pages in memory and on links; None: not known."""
+        """Return what later iterations depend on besides pages in memory and on links; None: not known."""
         memory = self.memory.state(self._now)
         if memory is None or self._machine.is_mixed:
             return None
@@ -234,7 +234,7 @@ class JobRun:
             self._moves = moves_by_kernel(plan, self.job.trace, self._machine.tiers)
 
     def _reserve(self, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Wait until this kernel's working set fits beside those of other jobs' kernels."""
+        """Wait until this kernel's working set fits next to those of other jobs' kernels."""
         working_sets = self._gpu.working_sets
         if working_sets is None:
             return
@@ -351,7 +351,7 @@ class JobRun:
             self._machine.checker.kernel_starts(self.memory, self._seen(execution.kernel))
 
     def _compute(self, kernel: Kernel, cycles: int) -> Generator[Event, Any, tuple[int, int]]:
-        """Let the GPU compute for so many cycles of this job's, beside what the kernel uses where it lies.
+        """Let the GPU compute for that many cycles of this job's, next to what the kernel uses where it lies.
 
         Returns when it has computed, and when all is done.
         """

@@ -95,7 +95,7 @@ class Fabric:
     def alter(self, job: int | None = None) -> Fabric:
         """Open the door for a ``with`` block that changes memory: that of a job, or of several (None).
 
-        Transfers are brought up to now when it opens. When it closes, room is used, links are shared anew,
+        Transfers are brought up to now when it opens. When it closes, room is used, links are shared again,
         and waiting kernels look again. Blocks may be nested.
         """
         if job is None:
@@ -145,7 +145,7 @@ class Fabric:
         """Return an event that happens once ``done``, called after each change, is true.
 
         ``done`` may change memory. ``stuck`` describes the wait should it turn out to have no end, or gives
-        the error that it is. Victims are chosen anew for a ``job`` that has waited. If ``is_alone``, ``done``
+        the error that it is. Victims are chosen again for a waiting ``job``. If ``is_alone``, ``done``
         looks at the memory and the links of that job alone, and is called where these may have changed.
         """
         event = self.clock.event()

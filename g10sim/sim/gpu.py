@@ -25,7 +25,7 @@ class Allotment:
         self._waiting: deque[tuple[int, Event]] = deque()
 
     def has_room(self, pages: int) -> bool:
-        """Return whether so many pages would be granted at once."""
+        """Return whether that many pages would be granted at once."""
         return not self._waiting and pages <= self._free
 
     def request(self, pages: int) -> Event:

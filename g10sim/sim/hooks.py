@@ -69,7 +69,7 @@ def time_in_hooks(total: TimeInHooks) -> Iterator[None]:
 def asked(policy: Policy, hook: str, ask: Callable[[], Answer], kernel: int | None = None) -> Answer:
     """Return what a hook answers.
 
-    Raises PolicyError for one that fails: with policy, kernel, hook, and the last lines of its own code.
+    Raises PolicyError for one that fails: with policy, kernel, hook, and the last lines of the policy's code.
     """
     watch = _MEASURED_BY.get()
     try:

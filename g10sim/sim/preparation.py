@@ -123,7 +123,7 @@ def as_recorded(workload: Workload, system: SystemSpec, policy: Policy) -> Workl
 
 
 def _check(policy: Policy, trace: Trace, chosen: Trace) -> None:
-    """Raise PolicyError unless the GPU has the trace's work to do but for what the CPU takes over."""
+    """Raise PolicyError unless the GPU has the trace's work to do except for what the CPU takes over."""
     place = f"policy '{policy.name}': choose_kernels"
     takes_over = len(chosen.cpu_kernels) > len(trace.cpu_kernels)
     counts = tuple(len(one.kernels) - len(one.link_kernels) for one in (chosen, trace))

@@ -7,11 +7,6 @@ from prose import LONGEST, MEDIAN, PAGES, ROOT, TICS, docstrings, faults, openin
 
 FOLDERS = sorted({path.parent for path in (ROOT / "g10sim").rglob("*.py")})
 OTHERS = [ROOT / "plots", ROOT / "benchmarks", ROOT / "docs" / "generate", ROOT / "tools"]
-NOT_YET = {
-    *("hardware", "hardware/gpu_memory", "hardware/host_memory", "hardware/transfers"),
-    *("sim", "sim/accounts", "sim/beside", "policies/designs/pressure"),
-}
-"""Folders with such phrases in docstrings: only to be shortened."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -29,11 +24,7 @@ def test_a_page_says_at_once_for_whom_it_is(page):
 @pytest.mark.parametrize("folder", [*FOLDERS, *OTHERS], ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_docstrings_have_the_usual_words(folder):
     found = {path.name: [*tics(docstrings(path)), *openings(path)] for path in folder.glob("*.py")}
-    remaining = {name: phrases for name, phrases in found.items() if phrases}
-    if folder.relative_to(ROOT).as_posix().removeprefix("g10sim/") in NOT_YET:
-        assert remaining, "has none: take it from NOT_YET"
-    else:
-        assert remaining == {}
+    assert {name: phrases for name, phrases in found.items() if phrases} == {}
 
 
 def sentence(words):

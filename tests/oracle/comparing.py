@@ -11,7 +11,7 @@ from g10sim.policies.planning.hash_order import hash_order
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
-STUCK = "a kernel waits for ever"
+STUCK = "a kernel waits indefinitely"
 TIERS = ("host", "ssd")
 
 

@@ -17,7 +17,7 @@ ALMOST = 1 - 1e-9
 
 
 class StuckError(Exception):
-    """A kernel waits for ever."""
+    """A kernel waits indefinitely."""
 
 
 class Page:

@@ -243,7 +243,7 @@ def test_a_wait_for_host_memory_without_end_is_explained():
     # k fills host memory, and the only kernel that would take it away waits for the CPU.
     trace = trace_of({"k*": 4, "g": 3, "s": 1}, [(1000, "", "g"), (1000, "g", "s", "cpu"), (1000, "k s", "")])
     message = refused(CapacityError, trace, system(1000, 6, tiers=["host"]))
-    assert message.startswith("kernel 1 (Kernel1) on the CPU waits for ever for 2 kB in host memory")
+    assert message.startswith("kernel 1 (Kernel1) on the CPU waits indefinitely for 2 kB in host memory")
 
 
 def replicas(policy, system):

@@ -259,10 +259,10 @@ def test_time_goes_from_change_to_change_without_events_where_nothing_else_happe
 def test_a_wait_without_end_is_explained_by_those_who_wait():
     fabric = scripted()
     assert fabric.explain_deadlock() is None
-    fabric.until(lambda: False, lambda: "kernel 3 waits for ever")
+    fabric.until(lambda: False, lambda: "kernel 3 waits indefinitely")
     found = fabric.explain_deadlock()
     assert isinstance(found, CapacityError)
-    assert str(found) == "kernel 3 waits for ever"
+    assert str(found) == "kernel 3 waits indefinitely"
     fabric, refused = scripted(), UnsupportedError("this design cannot wait")
     fabric.until(lambda: False, lambda: refused)
     assert fabric.explain_deadlock() is refused

@@ -182,7 +182,7 @@ def test_wait_without_end_is_explained():
     with pytest.raises(CapacityError) as error:
         simulate_jobs([Job(trace)], machine(4, 0, flash_pages=4))
     assert str(error.value) == (
-        "kernel 2 (Kernel2) waits for ever for 4 kB: nothing moves any more; "
+        "kernel 2 (Kernel2) waits indefinitely for 4 kB: nothing moves any more; "
         "host memory has 0 B free, the SSD 0 B"
     )
 

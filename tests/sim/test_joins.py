@@ -195,13 +195,13 @@ def test_planned_places():
     assert iteration_times(records) == [21_000, 21_000]
     with pytest.raises(PolicyError, match="puts tensor 'x' at address 7; allowed: one or more multiples"):
         simulate(layers(), machine(18), Copies(places=[PlannedPlace((7,)), *[Place.LEFT] * 4]))
-    # x alone is placed where it does not fit; without a fallback it waits for ever.
+    # x alone is placed where it does not fit; without a fallback it waits indefinitely.
     with pytest.raises(UnsupportedError, match="tensor 'x' needs 8 kB of consecutive GPU memory"):
         simulate(layers(), machine(18), Copies(places=[PlannedPlace((11 * PAGE,), None), *[Place.LEFT] * 4]))
 
 
 def test_every_iteration_begins_with_the_first_of_planned_addresses():
-    # If a were at page 10 in the second iteration, b would wait for ever.
+    # If a were at page 10 in the second iteration, b would wait indefinitely.
     trace = trace_of({"a": 2, "b": 2}, [(1000, "", "a"), (1000, "a", "b"), (1000, "a b", "")])
     copies = Copies(places=[PlannedPlace((0, 10 * PAGE)), PlannedPlace((10 * PAGE,), None)])
     assert iteration_times(simulate(trace, machine(18), copies, iterations=3)) == [3000] * 3

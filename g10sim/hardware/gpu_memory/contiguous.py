@@ -84,7 +84,7 @@ class Contiguous(Residency):
         return self.blocks.peaks
 
     def restart_peaks(self) -> None:
-        """Begin to look for peaks anew, and with the first of every tensor's planned addresses."""
+        """Begin to look for peaks again, and with the first of every tensor's planned addresses."""
         self.blocks.restart_peaks()
 
     def figures(self) -> ContiguousRecord:

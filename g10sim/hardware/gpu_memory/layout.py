@@ -15,14 +15,14 @@ from g10sim.records import ContiguousRecord, Location
 _BUFFER = -1
 
 CopyRate = Callable[[int, Location, bool], int]
-"""Fastest rate in bytes/second of a copy of so many pages from or to a place; True for one that leaves."""
+"""Fastest rate in bytes/second of a copy of that many pages from or to a place; True for one that leaves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """Rules for the blocks of one job's tensors, and for their copies.
 
-    ``rules`` say for each tensor where its block goes; a tensor without a rule needs none of its own.
+    ``rules`` say for each tensor where its block goes; a tensor without a rule needs none.
     ``scratch_pages`` are set aside for all. ``shared`` are the GPU's pages where other jobs use them, too;
     ``allocator`` takes its own from them. What is fetched while it leaves is called back (``recalls``) or
     read once more, unless it is one of the ``weights``. Where space ``returns_between_kernels`` only, what
@@ -55,7 +55,7 @@ class Blocks:
         self._largest_hole_at_peak = self.allocator.largest_hole_pages
 
     def needs_space(self, tensor: int) -> bool:
-        """Return whether a tensor has a block of its own when it is on the GPU."""
+        """Return whether a tensor has its own block when it is on the GPU."""
         return self._layout.rules[tensor] is not None
 
     def is_missing(self, tensor: int) -> bool:
@@ -114,7 +114,7 @@ class Blocks:
         return 0 if self._layout.shared is None else self._layout.shared.used - self.allocator.used_pages
 
     def restart_peaks(self) -> None:
-        """Begin to look for peaks anew, and with the first of every tensor's planned addresses."""
+        """Begin to look for peaks again, and with the first of every tensor's planned addresses."""
         self._counted_at = self._counted_from = self._layout.buffers.now
         self._page_cycles = self._peak_used = 0
         if self._layout.shared is not None:

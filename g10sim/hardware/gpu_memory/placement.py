@@ -51,7 +51,7 @@ class Holes:
         return self._by_size[-1][0] if self._by_size else 0
 
     def smallest(self, pages: int) -> Block | None:
-        """Return the smallest hole of at least so many pages, of equal ones that of the lowest address."""
+        """Return the smallest hole of at least that many pages, of equal ones that of the lowest address."""
         place = bisect_left(self._by_size, (pages, -1))
         if place == len(self._by_size):
             return None

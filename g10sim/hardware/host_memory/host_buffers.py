@@ -73,7 +73,7 @@ class HostMemory:
         self.now = now
 
     def cycles_of_work(self, size_bytes: int, rate: int) -> int:
-        """Cycles that all workers together take for so many bytes at the rate of each."""
+        """Cycles that all workers together take for that many bytes at the rate of each."""
         workers = self.compression.workers if self.compression is not None else 1
         return -(-size_bytes * self.clock_hz // (rate * workers))
 
@@ -93,7 +93,7 @@ class HostBuffers:
         self.watch()
 
     def watch(self) -> None:
-        """Begin to look for the most pinned host memory anew."""
+        """Begin to look for the most pinned host memory again."""
         self._host.pinned.watch(self._job)
 
     @property
@@ -136,7 +136,7 @@ class HostBuffers:
         return admission
 
     def stored(self, tensor: int, pages: int) -> None:
-        """Note that so many pages of a tensor have arrived; they are compressed if that was asked for.
+        """Note the arrival of pages of a tensor; they are compressed if that was asked for.
 
         A tensor that was to leave for flash and found it full is in memory that nobody pinned.
         """

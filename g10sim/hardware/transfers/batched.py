@@ -99,7 +99,7 @@ class BatchedTransfers(Transfers):
     def changed(self, jobs: Collection[int] = (), now: int | None = None, *, others: bool = True) -> None:
         """Forget what was foreseen: queues, working set or eviction order were altered.
 
-        Victims are chosen anew for ``jobs``. Raises InvariantError unless transfers are at the cycle ``now``.
+        Victims are chosen again for ``jobs``. Raises InvariantError unless transfers are at cycle ``now``.
         """
         self._check_time(now)
         if self._attached and self._job in jobs:
@@ -159,7 +159,7 @@ class BatchedTransfers(Transfers):
         self._changes = self._door.changes
 
     def _move_again(self, times: int) -> None:
-        """Make the moves of the last batch so many times more."""
+        """Repeat the moves of the last batch that often."""
         pools = self._memory.pools
         # Leavers of many batches would overfill a pool before the arrivals of the same batches empty it.
         lent = [(pools[move.target], move.pages * times) for move in self._moves if move.target in pools]
@@ -175,7 +175,7 @@ class BatchedTransfers(Transfers):
             pool.take(0)
 
     def _stream(self, pages: int) -> None:
-        """Let so many pages of the last batch's run arrive, past one victim after another."""
+        """Let that many pages of the last batch's run arrive, past one victim after another."""
         queue, source, run, _, _, _, demanded = self._moves[-1]
         memory, victims, done = self._memory, self._victims, 0
         while done < pages:
@@ -189,7 +189,7 @@ class BatchedTransfers(Transfers):
             done += count
 
     def _report_stream(self, move: Move, done: int) -> None:
-        """Tell of a part of a stream, after so many of its pages, batch by batch."""
+        """Tell of a part of a stream, after that many of its pages, batch by batch."""
         quota, end = self._streamed, done + move.pages
         first, last = -(-done // quota) * quota, end // quota * quota
         for start, stop in pairwise(sorted({done, end, *(cut for cut in (first, last) if done < cut < end)})):

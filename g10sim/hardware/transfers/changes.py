@@ -1,4 +1,4 @@
-"""When transfers change next: a run, a victim or the room that flows use is used up.
+"""The next change of transfers: a run, a victim or the room that flows use is used up.
 
 Room that others make before it is needed does not count.
 """
@@ -226,16 +226,16 @@ class NextChange:
         return min(soonest, self.cycles_for(flow, pages))
 
     def cycles_for(self, flow: Flow, pages: int) -> int:
-        """Return the cycles until a flow has moved so many pages, at least one."""
+        """Return the cycles until a flow has moved that many pages, at least one."""
         return max(1, -(-(pages * self._page_work - flow.progress) // flow.rate))
 
     def _cycles_for_all(self, flows: list[Flow], pages: int) -> int:
-        """Cycles until flows together have moved so many pages, but at least one page."""
+        """Cycles until flows together have moved that many pages, but at least one page."""
         first = min([self.cycles_for(flow, flow.progress // self._page_work + 1) for flow in flows])
         return max(first, self._cycles_together(flows, pages))
 
     def _cycles_together(self, flows: list[Flow], pages: int) -> int:
-        """Cycles until what flows have moved adds up to so many pages, parts of pages included."""
+        """Cycles until what flows have moved adds up to that many pages, parts of pages included."""
         rate = sum([flow.rate for flow in flows])
         progress = sum([flow.progress for flow in flows])
         return -(-(pages * self._page_work - progress) // rate)

@@ -87,7 +87,7 @@ class FluidTransfers(Transfers):
         self._next = NextChange(*facts, is_observed=observer is not None, is_staged=staging is not None)
 
     def send(self, links: list[Link], size_bytes: int) -> Message:
-        """Send bytes over links from now on, beside planned evictions and like them after demanded pages."""
+        """Send bytes over links from now on, next to planned evictions and like them after demanded pages."""
         return self._post(Message(links, size_bytes * self._clock, self._rates.order_of_message(self._now)))
 
     def access(self, job: int, tier: Location, size_bytes: int, *, inward: bool) -> Message:
@@ -187,7 +187,7 @@ class FluidTransfers(Transfers):
     def changed(self, jobs: Collection[int] = (), now: int | None = None, *, others: bool = True) -> None:
         """Let room be used, and forget the rates: queues, working sets or eviction orders were altered.
 
-        Victims are chosen anew for ``jobs``; ``others``: memories of other jobs were altered, too. Raises
+        Victims are chosen again for ``jobs``; ``others``: memories of other jobs were altered, too. Raises
         InvariantError unless transfers are at the cycle ``now``.
         """
         self._check_time(now)

@@ -100,7 +100,7 @@ class Heads:
         return self._copy_rate(run.count, links, wait, slow) if wait or slow else 0
 
     def _staged(self, site: Site, tensor: int, place: Location, links: list[Link]) -> list[Link]:
-        """Return the links of a copy: beside pageable memory, they are written to a buffer and read."""
+        """Return the links of a copy; pages of pageable memory are written to a buffer and read, too."""
         if not site.is_buffered or self.pinned is None or not self._buffer(site, tensor, place)[1]:
             return links
         return [*links, *self.topology.memory(site.gpu) * 2]

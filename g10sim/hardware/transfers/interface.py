@@ -38,7 +38,7 @@ class VictimRule(Protocol):
 
 
 def restart_choice(memory: Residency, victims: VictimRule) -> None:
-    """Begin to choose victims anew, from the oldest page on."""
+    """Begin to choose victims again, from the oldest page on."""
     victims.restart()
     memory.recency.restart_scan()
 
@@ -95,7 +95,7 @@ class Transfers(Protocol):
     def changed(self, jobs: Collection[int] = (), now: int | None = None, *, others: bool = True) -> None:
         """Let room be used, and forget what was foreseen: queues, working sets or orders were altered.
 
-        Victims are chosen anew for ``jobs``; ``others``: memories of other jobs were altered, too. Raises
+        Victims are chosen again for ``jobs``; ``others``: memories of other jobs were altered, too. Raises
         InvariantError unless transfers are at the cycle ``now``.
         """
 

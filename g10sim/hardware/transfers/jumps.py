@@ -1,4 +1,4 @@
-"""How many DMA batches to come are like the last one, and may be applied in one step."""
+"""The number of DMA batches to come that are like the last one, and may be applied in one step."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Rates:
         self.topology, self._service, self._gpus, self._ssds = topology, service, gpus, ssds
         self._orders = counter(1)
         self.turns = [0] * gpus
-        """How often each GPU's copies have taken a turn."""
+        """Turns that each GPU's copies have taken."""
         self._now = 0
         self._links_decide = self.is_fair and not ssds
         self.are_separable = self._links_decide and not topology.has_duplex
@@ -99,7 +99,7 @@ class Rates:
     def _serve_kernels(
         self, accesses: Sequence[Message], flows: list[Flow], messages: Sequence[Message]
     ) -> None:
-        """Give kernels that use memory where it lies their fair part beside copies of all ranks."""
+        """Give kernels that use memory where it lies their fair part next to copies of all ranks."""
         shares = [*flows, *messages]
         before = {link: link.left for share in shares for link in share.links}
         share_max_min(shares)

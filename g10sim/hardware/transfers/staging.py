@@ -1,4 +1,4 @@
-"""Needs of copies of whole tensors beside links: buffers in host memory, and the latency of the SSD."""
+"""Needs of copies of whole tensors besides links: buffers in host memory, and the latency of the SSD."""
 
 from __future__ import annotations
 

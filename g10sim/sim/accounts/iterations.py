@@ -1,4 +1,4 @@
-"""How many iterations jobs run."""
+"""The number of iterations that jobs run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Iterations:
 
 
 def are_replicas(workload: Workload) -> bool:
-    """Return whether there is one job, or all are alike and on GPUs of their own."""
+    """Return whether there is one job, or all are alike and on their own GPUs."""
     jobs = workload.jobs
     apart = len({job.gpu for job in jobs}) == len(jobs)
     return apart and len({(id(job.trace), job.iterations, job.arrival_cycles) for job in jobs}) == 1
@@ -49,7 +49,7 @@ def are_replicas(workload: Workload) -> bool:
 def with_numbers(workload: Workload, behaviour: BehaviourSpec) -> Workload:
     """Return the workload with a number of iterations where ``auto`` stands for one.
 
-    Raises ConfigError for ``auto`` beside jobs that differ: these come and go, and none need ever be steady.
+    Raises ConfigError for ``auto`` with jobs that differ: these come and go, and none need ever be steady.
     """
     if all(job.iterations != AUTO for job in workload.jobs):
         return workload
@@ -65,7 +65,7 @@ def with_numbers(workload: Workload, behaviour: BehaviourSpec) -> Workload:
 
 
 def shortened(workload: Workload, iterations: int, *, keeps_auto: bool = False) -> Workload:
-    """Return the workload with at most so many iterations of each job; ``keeps_auto``: unless it is auto."""
+    """Return the workload with at most some iterations of each job; ``keeps_auto``: unless it is auto."""
 
     def number(given: int | Literal["auto"]) -> int | Literal["auto"]:
         if given == AUTO:

@@ -43,7 +43,7 @@ class Snapshot:
         return found.digest()
 
     def is_near(self, other: Snapshot, pages: int) -> bool:
-        """Return whether at most a thousandth of so many pages lie elsewhere, a hundredth in the order.
+        """Return whether at most a thousandth of that many pages lie elsewhere, a hundredth in the order.
 
         Where a single page is more than that, none may, and those on links must be as far.
         """
@@ -94,7 +94,7 @@ def _are_equal(one: IterationRecord, other: IterationRecord) -> bool:
 class Repetition:
     """Compares each iteration of a job with those before it.
 
-    ``confirms``: there is more than one job, or work beside the GPU, whose state in the middle of its work is
+    ``confirms``: there is more than one job, or work besides the GPU's, whose state in its middle is
     not part of snapshots; iterations then have repeated only once a whole period has been seen twice.
     """
 

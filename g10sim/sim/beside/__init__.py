@@ -1,1 +1,1 @@
-"""Work that runs beside the kernels of a GPU."""
+"""Work that runs next to the kernels of a GPU."""

@@ -1,4 +1,4 @@
-"""Collectives of one job, and transfers with other stages: launched in order, they run beside kernels."""
+"""Collectives of one job, and transfers with other stages: launched in order, they run next to kernels."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Collectives(Launches):
         return None
 
     def demand(self) -> None:
-        """Let those that could begin, but for data or room, have them before all else: the job waits."""
+        """Let those that lack only data or room have them before all else: the job waits."""
         waiting = [one for one in self._pending if not one.ready.triggered]
         begun = [one.kernel.tensors for one in waiting if all(event.triggered for event in one.after)]
         was_awaited, self._is_awaited = self._is_awaited, bool(begun)
@@ -148,7 +148,7 @@ class Collectives(Launches):
         memory = self._memory
         missing = sum(memory.sizes[tensor] - memory.idle[tensor] for tensor in kernel.tensors)
         return (
-            f"kernel {kernel.id} ({kernel.name}), a collective, waits for ever for "
+            f"kernel {kernel.id} ({kernel.name}), a collective, waits indefinitely for "
             f"{format_bytes(missing * memory.page_bytes)} on the GPU: nothing moves any more; "
             f"{free_room(memory)}"
         )

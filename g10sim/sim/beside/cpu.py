@@ -1,4 +1,4 @@
-"""Kernels on the CPU: a job launches them in order, and they run beside those of its GPU."""
+"""Kernels on the CPU: a job launches them in order, and they run next to those of its GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from g10sim.units import format_bytes
 
 HOST = "host"
 _SERVED = {"transfers": "fluid", "compute_overlap": "after_arrival"}
-_ENDLESS = "a kernel on the CPU waits for host memory for ever: nothing moves any more"
+_ENDLESS = "a kernel on the CPU waits indefinitely for host memory: nothing moves any more"
 
 
 def check_processor(kernel: str, system: SystemSpec) -> None:
@@ -90,7 +90,7 @@ class CpuKernels(Launches):
 
     Each waits until its data lie in host memory: what it reads comes there, what it writes without reading
     is allocated there. With unlimited memory it waits for nothing but the CPU. ``release`` is told of the
-    tensors that die with a kernel, ``dying`` by kernel. Where the policy has a number of buffers, data of so
+    tensors that die with a kernel, ``dying`` by kernel. Where the policy has a number of buffers, data of as
     many kernels come to host memory one after another, and stay until ``stores`` have sent away what is to
     leave. Data that ``collectives`` use come once these have ended.
     """
@@ -309,7 +309,7 @@ class CpuKernels(Launches):
         memory = self._memory
         missing = sum(memory.sizes[t] - memory.pages[self._host][t] for t in self._missing(kernel))
         return (
-            f"kernel {kernel.id} ({kernel.name}) on the CPU waits for ever for "
+            f"kernel {kernel.id} ({kernel.name}) on the CPU waits indefinitely for "
             f"{format_bytes(missing * memory.page_bytes)} in host memory: nothing moves any more; "
             f"{free_room(memory)}"
         )

@@ -17,7 +17,7 @@ from g10sim.hardware.transfers.rates import Message
 from g10sim.sim.fabric import Fabric
 from g10sim.trace.model import Kernel, Trace
 
-_ENDLESS = "an exchange of gradients waits for ever: nothing moves any more"
+_ENDLESS = "an exchange of gradients waits indefinitely: nothing moves any more"
 
 _Round = list[tuple[list[Link], int]]
 
@@ -41,7 +41,7 @@ class GradientExchange:
     Around a ring of N GPUs each sends 2 (N - 1) / N of a bucket to the next (Patarasuk and Yuan, Bandwidth
     optimal all-reduce algorithms, JPDC 2009). By way of the host each GPU sends the bucket up, and when all
     have, the sum comes down to each; adding up takes the host no time beyond that of its memory. Gradients
-    are sent from buffers of their own, as frameworks do, which do not count as GPU memory.
+    are sent from their own buffers, as frameworks do, which do not count as GPU memory.
 
     All-gathers and reduce-scatters of designs that partition the training are sent in the same way: by way of
     the host what they read goes up, and what they write comes down. What all replicas have data for is sent
@@ -151,7 +151,7 @@ class GradientExchange:
         return self._rounds(kernel.moved_bytes, sum(sizes[:read]), sum(sizes[read:]))
 
     def _rounds(self, around: int, up: int, down: int) -> list[_Round]:
-        """Return the transfers of so many bytes around the ring, or up to the host and down from it."""
+        """Return the transfers of that many bytes around the ring, or up to the host and down from it."""
         topology, gpus = self._transfers.topology, self._gpus
         if self._spec.method == "host":
             return [

@@ -1,4 +1,4 @@
-"""Transfers between the stages of a pipeline, which are jobs on GPUs of their own."""
+"""Transfers between the stages of a pipeline, which are jobs on their own GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from g10sim.sim.fabric import Fabric
 from g10sim.trace.model import Kernel
 from g10sim.trace.workload import Job
 
-_ENDLESS = "a transfer between stages waits for ever: nothing moves any more"
+_ENDLESS = "a transfer between stages waits indefinitely: nothing moves any more"
 
 
 class _Ends(NamedTuple):

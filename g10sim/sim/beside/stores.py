@@ -65,7 +65,7 @@ class HostStores:
     ) -> Generator[Event, Any, None]:
         """SimPy process: one copy."""
         size = format_bytes(count * self._memory.page_bytes)
-        stuck = partial("{} wait for ever to leave host memory: nothing moves any more".format, size)
+        stuck = partial("{} wait indefinitely to leave host memory: nothing moves any more".format, size)
         yield self._fabric.until(lambda: message.is_done, stuck)
         with self._fabric.alter(self._number):
             ended = self._under_way.pop(tensor)

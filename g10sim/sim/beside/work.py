@@ -1,4 +1,4 @@
-"""Work of one job that runs beside the kernels of its GPU: kernels on the CPU, collectives, gradients."""
+"""Work of one job that runs next to the kernels of its GPU: kernels on the CPU, collectives, gradients."""
 
 from __future__ import annotations
 

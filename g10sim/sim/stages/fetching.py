@@ -107,6 +107,6 @@ class Fetching:
         kernel = context.job.trace.kernels[self._view.kernel]
         missing = sum(memory.moving[place] for place in context.addresses.trace.kernels[kernel.id].tensors)
         return (
-            f"kernel {kernel.id} ({kernel.name}) waits for ever for "
+            f"kernel {kernel.id} ({kernel.name}) waits indefinitely for "
             f"{format_bytes(missing * memory.page_bytes)}: nothing moves any more; {free_room(memory)}"
         )

@@ -57,7 +57,7 @@ class Division:
         return bool(self._patient) and not self._is_behind
 
     def place(self, tensor: int, size_bytes: int, away: int) -> PlannedTier | None:
-        """Return the tier where bytes of a tensor go, unused for so many kernels; None: nowhere."""
+        """Return the tier where bytes of a tensor go, unused for that many kernels; None: nowhere."""
         shares = self._shares(away)
         tier = self._choose(shares, tensor, size_bytes)
         if tier:
@@ -67,7 +67,7 @@ class Division:
         return tier
 
     def _shares(self, ahead: int | None = None) -> dict[str, float]:
-        """Divide what the worst of so many kernels lacks, or the worst of all."""
+        """Divide what the worst of that many kernels lacks, or the worst of all."""
         queues, shortage = self._queues, self._shortage
         worst = shortage.worst(ahead)
         return queues.shares_of_first(worst) or queues.shares(

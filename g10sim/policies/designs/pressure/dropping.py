@@ -81,8 +81,8 @@ def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple
 def _costs(bounds: Mapping[int, float], copied: Callable[[int], float]) -> dict[int, float]:
     """Return what each number of drops costs, of those that have bounds.
 
-    Copies are timed for numbers at even distances, and at a half and a quarter of these beside the cheapest
-    and the largest that costs within 1% of it. Numbers whose bound is above that are not timed, but for 0.
+    Copies are timed for numbers at even distances, and at a half and a quarter of these next to the cheapest
+    and the largest that costs within 1% of it. Numbers whose bound is above that are not timed, except for 0.
     """
     numbers = sorted(bounds)
     last, times = len(numbers) - 1, dict[int, float]()

@@ -12,7 +12,7 @@ from g10sim.analysis.timeline import Integers
 
 
 class ByNextUse:
-    """Some of so many tensors by the kernels that use them next, of equals that of a lower number first."""
+    """Some of a number of tensors by the kernels that use them next, of equals the lower number first."""
 
     def __init__(self, tensors: int) -> None:
         self._bits = tensors.bit_length()
@@ -20,7 +20,7 @@ class ByNextUse:
         self._keys = array("q")
 
     def reset(self, uses_of: Iterable[tuple[int, int]]) -> None:
-        """Begin anew with pairs of a kernel and a tensor."""
+        """Begin again with pairs of a kernel and a tensor."""
         self._keys = array("q", sorted(use << self._bits | tensor for use, tensor in uses_of))
 
     def add(self, use: int, tensor: int) -> None:

@@ -56,7 +56,7 @@ class Pressure(Declared, Policy):
 
     @property
     def requirements(self) -> Requirements:
-        """Dead pages are dropped; what is computed again has addresses of its own."""
+        """Dead pages are dropped; what is computed again has its own addresses."""
         addresses: Literal["own", "pooled"] = "own" if self.recompute else "pooled"
         return Requirements(drops_dead_tensors=True, addresses=addresses, keeps_copies=self.keep_copies)
 

@@ -26,9 +26,9 @@ _TRIES = 2
 class Repeating:
     """Decides the first iterations of the only job, then repeats the last of them.
 
-    Decisions made anew differ a little for ever, as each starts from where the one before has left tensors.
+    Fresh decisions never settle: each iteration starts from where the one before has left tensors.
     What is repeated leaves them where it did before, so that the next iteration is the same. Where it is
-    slower, decisions are made anew, and those are repeated. Victims are named in any iteration.
+    slower, decisions are made again, and those are repeated. Victims are named in any iteration.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, steering: Callable[[], Steering]) -> None:
@@ -77,7 +77,7 @@ class Repeating:
         return made
 
     def _begin_iteration(self, view: PolicyView) -> None:
-        """Decide anew, or repeat the last iteration that was decided."""
+        """Decide again, or repeat the last iteration that was decided."""
         is_slower, cycles = self._is_slower(view), view.now_cycles - self._began_at
         was_repeated, places = self._steering is None, self._bytes_by_place(view)
         self._began_at = view.now_cycles

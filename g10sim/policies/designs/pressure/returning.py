@@ -51,7 +51,7 @@ def _by_next_use(forecast: Forecast, kernel: int) -> tuple[Integers, Integers]:
 
 
 def _first_return(forecast: Forecast, peak: int, later: Integers, uses: Integers) -> Integers:
-    """Return the kernels from which on tensors have room, beside the bytes that are needed later."""
+    """Return the kernels from which on tensors have room, next to the bytes that are needed later."""
     lack = np.roll(forecast.lack, -peak)
     worst_from = np.maximum.accumulate(lack[::-1])
     ahead = len(lack) - worst_from.searchsorted(later, side="right")

@@ -32,7 +32,7 @@ class Shortage:
     """Bytes that the kernels from one on lack, as far as the horizon: ``lack`` less what is away.
 
     In a step, the same tensors are away. One begins where some tensor alive is used next, and at each of the
-    first kernels. ``_peaks`` are the kernels that lack most among so many, of equals the first, as far as
+    first kernels. ``_peaks`` are the kernels that lack most among that many, of equals the first, as far as
     they are known: a change of the kernels up to some other moves few of them.
     """
 
@@ -50,7 +50,7 @@ class Shortage:
         self._peaks.clear()
 
     def start_kernel(self, kernel: int) -> None:
-        """Go on to a kernel, or look at it anew: what was added is gone."""
+        """Go on to a kernel, or look at it again: what was added is gone."""
         goes_on = kernel != self._kernel
         if goes_on:
             self._peaks = {ahead: peak for ahead, peak in self._peaks.items() if ahead == self._horizon}
@@ -70,7 +70,7 @@ class Shortage:
         self._change(until, -size_bytes)
 
     def add(self, ahead: int, size_bytes: int) -> None:
-        """Let each of so many kernels lack more, as seen from this one."""
+        """Let each of that many kernels lack more, as seen from this one."""
         self._added.append((self._kernel + ahead, size_bytes))
         self._change(self._kernel + ahead, size_bytes)
 
@@ -91,7 +91,7 @@ class Shortage:
             }
 
     def _peak(self, ahead: int | None) -> int:
-        """Return the kernel that lacks most among so many, or among all, of equals the first."""
+        """Return the kernel that lacks most among that many, or among all, of equals the first."""
         ahead = min(ahead or self._horizon, self._horizon)
         peak = self._peaks.get(ahead)
         if peak is None:
@@ -110,11 +110,11 @@ class Shortage:
         return kernel + int(self._levels[kernel:stop].argmax())
 
     def worst(self, ahead: int | None = None) -> int:
-        """Return what the worst of so many kernels lacks, or the worst of all."""
+        """Return what the worst of that many kernels lacks, or the worst of all."""
         return self._level_of[self._peak(ahead)]
 
     def worst_step(self, ahead: int | None = None) -> int:
-        """Return the kernels ahead at which the step of the worst of so many begins, of equals the first."""
+        """Return the kernels ahead at which the step of the worst of some begins, of equals the first."""
         worst = self._peak(ahead) - self._kernel
         single = self._settings.last_single
         if worst <= single:

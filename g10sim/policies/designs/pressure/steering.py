@@ -73,7 +73,7 @@ class Steering:
         """Let a kernel end only when planned evictions have made room for the next one.
 
         What comes in for later kernels needs no room yet. More leaves meanwhile, so that no tier is idle.
-        Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
+        Kernels that demand room push out what is at hand, to the fastest tier, next to what is to leave. New
         tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
         """
         self._leaving.follow(view.in_transfer_bytes)
@@ -117,7 +117,7 @@ class Steering:
         return sum(map(self._sizes.__getitem__, born)) <= room + victims
 
     def _first_gone(self, view: PolicyView, lack: int) -> Iterator[int]:
-        """Yield the tensors that will be gone first, of about so many bytes together."""
+        """Yield the tensors that will be gone first, of about that many bytes together."""
         for tensor, size in by_departure(view, self._leaving.tiers):
             if 2 * lack <= size:
                 return
@@ -240,7 +240,7 @@ class Steering:
         yield from map(Fetch, forecast.scratch[kernel])
 
     def _ahead(self, view: PolicyView, shortage: Shortage, soon: Mapping[int, int]) -> Iterator[Move]:
-        """Map new tensors of so many kernels ahead, each as far as there is room until then.
+        """Map new tensors of that many kernels ahead, each as far as there is room until then.
 
         What has to return until then takes its room first: copies need more time than mapping.
         """
@@ -267,7 +267,7 @@ class Steering:
                 yield Fetch(tensor)
 
     def _may_come(self, shortage: Shortage, kernel: int, tensor: int, ahead: int) -> bool:
-        """Return whether kernels until then have room for a new tensor, beside what leaves and returns."""
+        """Return whether kernels until then have room for a new tensor, next to what leaves and returns."""
         lack = shortage.worst(ahead) + self._leaving.total_bytes + self._sizes[tensor]
         return lack <= 0 and lack + self._account.returning_bytes(kernel, kernel + ahead) <= 0
 
@@ -326,7 +326,7 @@ class Steering:
         return max(growth, forecast.largest_set + soon) - view.free_bytes
 
     def _part(self, tensor: int, lack: int) -> int:
-        """Return the bytes of a tensor that leave where so many are lacking, in whole pages."""
+        """Return the bytes of a tensor that leave where that many are lacking, in whole pages."""
         page = self._machine.page_bytes
         return min(self._account.here[tensor], -(-lack // page) * page)
 
@@ -348,7 +348,7 @@ class Steering:
     ) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now.
 
-        What has no room before the next decision, in so many cycles, waits for that, which is made with
+        What has no room before the next decision, in that many cycles, waits for that, which is made with
         better knowledge; dead tensors give room at once. Others go ahead of one that does not fit only if the
         link would idle: they take room that it awaits.
         """

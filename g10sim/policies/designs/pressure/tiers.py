@@ -82,7 +82,7 @@ class Queues:
 
     @staticmethod
     def _least_cycles(size_bytes: int, tiers: Iterable[PlannedTier], room: Mapping[str, int]) -> float:
-        """Return the time in which tiers take so many bytes, all at once, each until it is full."""
+        """Return the time in which tiers take that many bytes, all at once, each until it is full."""
         rates = {tier.name: tier.write_rate for tier in tiers if room[tier.name] > 0}
         now, left = 0.0, float(size_bytes)
         for end, name in sorted((room[name] / rate, name) for name, rate in rates.items()):
@@ -102,7 +102,7 @@ class Debts:
         self._bytes = dict.fromkeys((tier.name for tier in tiers), 0.0)
 
     def with_next(self, tier: PlannedTier, shares: Mapping[str, float], size_bytes: int) -> float:
-        """Return what a tier is behind when so many bytes more have left that go elsewhere."""
+        """Return what a tier is behind when that many bytes more have left that go elsewhere."""
         return self._bytes[tier.name] + shares[tier.name] * size_bytes
 
     def add(self, tier: PlannedTier, shares: Mapping[str, float], size_bytes: int) -> None:
