@@ -68,6 +68,17 @@ def test_dropping_saves_memory_and_moves_nothing():
     assert traffic["gpu_to_host_bytes"] == traffic["gpu_to_ssd_bytes"] == 0
 
 
+def test_a_chain_of_any_length_is_made_again():
+    count = 1500
+    made = [(10, f"t{number - 1}" if number else "x", f"t{number}") for number in range(count)]
+    last = " ".join(f"t{number}" for number in reversed(range(count)))
+    sizes = {"x*": 1} | {f"t{number}": 1 for number in range(count)}
+    trace = trace_of(sizes, [*made, (10, "x", ""), (10, last, "")])
+    drops = [(count, tensor) for tensor in range(1, count + 1)]
+    records = simulate(trace, machine(2000), Drops(drops=drops), iterations=1)
+    assert dict(records.kernels[-1].stalls)[StallReason.RECOMPUTATION] == 10 * count
+
+
 def test_a_chain_is_made_again_from_where_it_still_is():
     chain = trace_of(
         {"x*": 1, "a": 1, "b": 1, "c": 1},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.trace.model import Kernel, Trace
 
@@ -36,15 +38,24 @@ class Recomputation(Recomputability):
     def needed_by(self, kernel: Kernel) -> tuple[Kernel, ...]:
         """Return the kernels that have to run again before ``kernel`` can, in order."""
         found: dict[int, Kernel] = {}
-        self._collect(kernel, kernel.id, found)
+        readers = [(kernel, iter(kernel.inputs))]
+        while readers:
+            reader, inputs = readers[-1]
+            producer = next(
+                filter(None, (self._missing(tensor, kernel.id, found) for tensor in inputs)), None
+            )
+            if producer is not None:
+                readers.append((producer, iter(producer.inputs)))
+                continue
+            readers.pop()
+            if readers:
+                found[reader.id] = reader
         return tuple(found.values())
 
-    def _collect(self, reader: Kernel, now: int, found: dict[int, Kernel]) -> None:
-        for tensor in reader.inputs:
-            producer = self.producer(tensor, now) if tensor in self.dropped else None
-            if producer is not None and producer.id not in found:
-                self._collect(producer, now, found)
-                found[producer.id] = producer
+    def _missing(self, tensor: int, now: int, found: Container[int]) -> Kernel | None:
+        """Return the kernel that has to run again for a tensor, unless it is found already."""
+        producer = self.producer(tensor, now) if tensor in self.dropped else None
+        return None if producer is None or producer.id in found else producer
 
     def gone(self, producer: Kernel, reader: Kernel) -> list[int]:
         """Return what a kernel that ran again for ``reader`` left behind that nothing will read."""
