@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Sequence
+from functools import cached_property
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.counts import Counts
@@ -34,9 +35,13 @@ class Residency(Counts):
     protected: Container[int] = ()
     awaited: frozenset[int] = frozenset()
     awaited_arrivals: frozenset[int] = frozenset()
-    in_place: Mapping[int, Location] = {}
     is_mapped = False
     _peak_used = 0
+
+    @cached_property
+    def in_place(self) -> dict[int, Location]:
+        """Tiers of tensors that the running kernel uses where they lie."""
+        return {}
 
     @property
     def used_pages(self) -> int:
@@ -118,7 +123,7 @@ class Residency(Counts):
     def use_in_place(self, tensor: int, tier: Location) -> None:
         """Let the running kernel use what a tier has of a tensor where it lies."""
         self.door.enter()
-        self.in_place = {**self.in_place, tensor: tier}
+        self.in_place[tensor] = tier
 
     def bring_in(self) -> None:
         """Let the next kernel use nothing where it lies."""

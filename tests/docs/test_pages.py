@@ -65,7 +65,7 @@ def warm(tmp_path_factory):
 
 
 def commands_for(page, warm):
-    """Where the commands of a page are: those that change the program need it read anew."""
+    """Directories of the commands of a page: those that change the program need it read anew."""
     changes = any(file.startswith("plots/") for block in blocks(page) for file in block.values("file"))
     return [] if changes else [str(warm)]
 

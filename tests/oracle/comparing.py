@@ -29,7 +29,7 @@ class Scripted(Policy):
 
 
 def moves_of(plan):
-    """What a plan without delays asks for, by kernel."""
+    """Moves that a plan without delays asks for, by kernel."""
     moves = {}
     for planned in plan.moves:
         assert not planned.delay_cycles

@@ -221,7 +221,7 @@ def in_turn(uses):
 
 
 def divided(cycles, monkeypatch, patient):
-    """What leaves at once when the last of 20 kernels of so many cycles lacks 20 pages, and the shortage.
+    """Moves at once when the last of 20 kernels of so many cycles lacks 20 pages, and the shortage.
 
     Ten fit in host memory. Queues may take 4000 cycles, in which the link carries four pages and the SSD one.
     """

@@ -44,7 +44,7 @@ def planner(host_bytes=0, link="4 GB/s"):
 
 
 def worked_out(found, number):
-    """What an absence achieves by now, and when it is copied."""
+    """Gain of an absence by now, and the times of its copies."""
     (score,) = found.scores(np.array([number]))
     return score, found.offload(number)
 

@@ -205,11 +205,8 @@ def test_what_stays_for_the_backward_pass_lies_apart(allocator, weight, kept, ot
         LayerSpec("classifier", "Linear", 1000, 1000, 1000, workspace_bytes=50),
     ]
     trace = layerwise_trace("two", 1, 1000, layers)
-    design, workload, behaviour = (
-        Vdnn(mode="conv", allocator=allocator),
-        Workload((Job(trace),)),
-        BehaviourSpec(),
-    )
+    design = Vdnn(mode="conv", allocator=allocator)
+    workload, behaviour = Workload((Job(trace),)), BehaviourSpec()
     design.plan(workload, g10sim.system("v100-16g-pcie3-optane"), behaviour)
     places = design.places(workload.jobs[0], None, behaviour)
     found = {tensor.name: place for tensor, place in zip(trace.tensors, places, strict=True)}

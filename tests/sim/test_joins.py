@@ -1,4 +1,4 @@
-"""Where copies are waited for, by timelines worked out by hand on the machines of ``machines``.
+"""Waits for copies, by timelines worked out by hand on the machines of ``machines``.
 
 A page crosses PCIe in 1000 cycles in each direction. Whole tensors are copied to and from host memory.
 """

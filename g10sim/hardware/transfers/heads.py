@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
@@ -17,6 +17,8 @@ from g10sim.hardware.transfers.staging import Staging
 from g10sim.records import Location
 
 _NONE, _GPU = Location.NONE, Location.GPU
+_KEPT = 4096
+"""Rates of page faults that are kept: most faults are of whole tensors, whose sizes recur."""
 
 
 class Heads:
@@ -38,7 +40,7 @@ class Heads:
         self._host = next((tier.place for tier in system.all_tiers if tier.name == "host"), None)
         pinned = system.host.pinned
         self.pinned = None if pinned is None else PinnedCopies(pinned)
-        self._rate_of_faults = cache(self._faulting)
+        self._rate_of_faults = lru_cache(_KEPT)(self._faulting)
 
     def demanded_rate(self, site: Site, tensor: int, pages: int, place: Location) -> int:
         """Return the most bytes/second at which demanded pages of a tensor come from a place."""
