@@ -15,7 +15,7 @@ from g10sim.cli.output import say, show_table, write_table
 from g10sim.config.presets import load_system
 from g10sim.display import rounded_bytes
 from g10sim.policies.designs.autoswap.planner import MODES, SCORES
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.plan import PlanComparison, Planned, compare_plans
 from g10sim.policies.interface.plan_format import load_plan, options_of
 from g10sim.reproduce.swaps import SwapOutcome, explore_swaps, load_range_bytes

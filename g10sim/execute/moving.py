@@ -12,7 +12,8 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ExecutionError
 from g10sim.execute.account import Account
 from g10sim.execute.memory import Memory
-from g10sim.policies.interface.moves import Evict, MemoryKind, Move, eviction_of
+from g10sim.policies.interface.contract import MemoryKind, Move
+from g10sim.policies.interface.moves import Evict, eviction_of
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
 from g10sim.registry import choices_text

@@ -12,7 +12,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes
 from g10sim.experiment.execution import simulate
 from g10sim.places import place
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.observed import observed
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import options_of

@@ -13,7 +13,7 @@ from traceback import walk_tb
 from typing import TypeVar
 
 from g10sim.errors import G10SimError, PolicyError, is_own, own_lines
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Policy, PolicyView
 from g10sim.registry import not_found

@@ -9,6 +9,7 @@ from machines import kernel_times, machine, simulate, trace_of
 
 from g10sim.errors import PlanError, PolicyError
 from g10sim.policies.designs.replay import Replay
+from g10sim.policies.interface.contract import Move, TensorMove, register_move, registered_moves
 from g10sim.policies.interface.moves import (
     Access,
     Await,
@@ -17,12 +18,8 @@ from g10sim.policies.interface.moves import (
     Fetch,
     Free,
     KeepUncompressed,
-    Move,
     Protect,
     Store,
-    TensorMove,
-    register_move,
-    registered_moves,
 )
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.plan_format import load_plan, save_plan

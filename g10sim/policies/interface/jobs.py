@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import PolicyError
+from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.machine import PlannedMachine, planned_machines
-from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy, PolicyView
 from g10sim.trace.workload import Job, Workload

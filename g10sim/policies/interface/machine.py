@@ -12,7 +12,7 @@ from g10sim.config.links import LinkSpec
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.policies.interface.moves import tier_name
+from g10sim.places import tier_name
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 from g10sim.units import duration_to_cycles

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.contract import Move
 from g10sim.trace.model import Trace
 
 

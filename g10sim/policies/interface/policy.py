@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, get_type_hints
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.policies.interface.moves import MemoryKind, Move
+from g10sim.policies.interface.contract import MemoryKind, Move
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.specialities import Compressed as Compressed
 from g10sim.policies.interface.specialities import ContiguousHooks, DesignFacts, PagedHooks, WorkloadHooks

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.workload import Job, Workload
