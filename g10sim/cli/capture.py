@@ -43,10 +43,6 @@ def capture(
     source: options.Source,
     output: TraceOutput,
     gpu: options.Gpu,
-    batch_size: options.BatchSize = None,
-    seq_len: options.SeqLen = None,
-    image_size: options.ImageSize = None,
-    settings: options.Settings = None,
     measure: options.Measure = False,
     strict: options.Strict = False,
     **step: Any,
@@ -54,16 +50,7 @@ def capture(
     """Capture a step of a PyTorch model: kernels, tensors, and times modelled for a GPU."""
     from g10sim.capture.source import capture_source
 
-    trace = capture_source(
-        source,
-        gpu=gpu,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        image_size=image_size,
-        settings=settings or (),
-        measure=measure,
-        **step,
-    )
+    trace = capture_source(source, gpu=gpu, measure=measure, **step)
     unpriced = _priced_by_bytes(trace)
     if strict and unpriced is not None and unpriced.is_much:
         problem = f"{source}: found operators of unknown cost: {unpriced}"

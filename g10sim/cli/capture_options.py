@@ -23,19 +23,6 @@ Source = Annotated[
     ),
 ]
 Gpu = Annotated[str, Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")]
-BatchSize = Annotated[int | None, Option(help="Samples in a step.", show_default="8")]
-SeqLen = Annotated[int | None, Option(help="Tokens in a sample.", show_default="512, or the model's most")]
-ImageSize = Annotated[
-    int | None, Option(help="Height and width of an image in pixels.", show_default="the model's")
-]
-Settings = Annotated[
-    list[str] | None,
-    Option(
-        "--set",
-        help="Set a key of an hf: model's configuration, such as hidden_size=64.",
-        metavar="KEY=VALUE",
-    ),
-]
 Measure = Annotated[bool, Option("--measure", help="Measure the times on the CUDA device of this computer.")]
 Strict = Annotated[
     bool,
@@ -43,10 +30,38 @@ Strict = Annotated[
         "--strict", help="Refuse a step in which operators of unknown cost are more than 1% of bytes or time."
     ),
 ]
+_OF_SOURCE: dict[str, tuple[object, object]] = {
+    "batch_size": (Annotated[int | None, Option(help="Samples in a step.", show_default="8")], None),
+    "seq_len": (
+        Annotated[int | None, Option(help="Tokens in a sample.", show_default="512, or the model's most")],
+        None,
+    ),
+    "image_size": (
+        Annotated[
+            int | None, Option(help="Height and width of an image in pixels.", show_default="the model's")
+        ],
+        None,
+    ),
+    "settings": (
+        Annotated[
+            list[str],
+            Option(
+                "--set",
+                help="Set a key of an hf: model's configuration, such as hidden_size=64.",
+                metavar="KEY=VALUE",
+            ),
+        ],
+        (),
+    ),
+}
+"""Options of the sources of steps, each with its type and its default."""
 
 
 def with_step_options(*names: str) -> Callable[[Command], Command]:
-    """Give a command options of the step instead of its ``**options``: those named, or all."""
+    """Give a command options of the source and of the step instead of its ``**options``.
+
+    Of the step they are those named, or all.
+    """
 
     def decorated(command: Command) -> Command:
         @wraps(command)
@@ -56,6 +71,10 @@ def with_step_options(*names: str) -> Callable[[Command], Command]:
         own = signature(command, eval_str=True)
         kept = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
         added = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in _OF_SOURCE.items()
+        ]
+        added += [
             _parameter(name, StepOptions.model_fields[name]) for name in names or StepOptions.model_fields
         ]
         called.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]

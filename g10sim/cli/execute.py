@@ -14,6 +14,20 @@ from g10sim.cli.output import say, show_table, warn, write_table
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 
+Guide = Annotated[
+    str | None, Option(help="Policy that plans and decides while the step runs.", show_default="on demand")
+]
+Budget = Annotated[
+    str, Option(help="Bytes on the device, such as 12GiB, or a share of the step's peak: 60%.")
+]
+Live = Annotated[
+    bool,
+    Option(
+        "--live/--as-simulated",
+        help="The policy decides while the step runs, or the moves of its simulation are carried out.",
+    ),
+]
+
 
 @options.with_step_options(
     "dtype",
@@ -29,13 +43,8 @@ from g10sim.errors import ConfigError
 def execute(
     source: options.Source,
     plan: Annotated[Path | None, Option(help="Saved plan (.g10p) for the step's trace.")] = None,
-    policy: Annotated[
-        str | None,
-        Option(help="Policy that plans and decides while the step runs.", show_default="on demand"),
-    ] = None,
-    budget: Annotated[
-        str, Option(help="Bytes on the device, such as 12GiB, or a share of the step's peak: 60%.")
-    ] = "60%",
+    policy: Guide = None,
+    budget: Budget = "60%",
     steps: Annotated[int, Option(min=1, help="Steps that are executed.")] = 3,
     device: Annotated[str, Option(help="cpu (an account of bytes in main memory) or cuda.")] = "cpu",
     gpu: options.Gpu = "a100-40g",
@@ -48,20 +57,10 @@ def execute(
     output: Annotated[
         Path | None, Option("-o", "--output", help="CSV with a row for each kernel.", show_default="none")
     ] = None,
-    live: Annotated[
-        bool,
-        Option(
-            "--live/--as-simulated",
-            help="The policy decides while the step runs, or the moves of its simulation are carried out.",
-        ),
-    ] = True,
+    live: Live = True,
     measure: Annotated[
         bool, Option("--measure", help="SOURCE is a YAML file of models, budgets and policies to measure.")
     ] = False,
-    batch_size: options.BatchSize = None,
-    seq_len: options.SeqLen = None,
-    image_size: options.ImageSize = None,
-    settings: options.Settings = None,
     **step: Any,
 ) -> None:
     """Run a PyTorch step with tensors moved as a plan or a policy says, within a budget of bytes.
@@ -72,28 +71,14 @@ def execute(
 
     require("torch")
     if measure:
-        from g10sim.execute.measuring import measure_cells
-
-        if output is None:
-            raise ConfigError("--measure: found no -o; allowed: -o with a directory for what is measured")
-        for line in measure_cells(Path(source), device, output):
-            say(line)
+        _measure(Path(source), device, output)
         return
     from g10sim.execute.running import execute_source, open_source
 
     if plan is not None and policy is not None:
         raise ConfigError("--plan: found with --policy; allowed: one of them")
-    opened = open_source(
-        source,
-        device=device,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        image_size=image_size,
-        settings=settings or (),
-        **step,
-    )
     done = execute_source(
-        opened,
+        open_source(source, device=device, **step),
         budget=_budget(budget),
         plan=plan,
         policy=policy,
@@ -106,6 +91,15 @@ def execute(
     _report(source, done)
     if output is not None:
         write_table(output, done.kernel_rows())
+
+
+def _measure(cells: Path, device: str, output: Path | None) -> None:
+    from g10sim.execute.measuring import measure_cells
+
+    if output is None:
+        raise ConfigError("--measure: found no -o; allowed: -o with a directory for what is measured")
+    for line in measure_cells(cells, device, output):
+        say(line)
 
 
 def _budget(text: str) -> int | float:

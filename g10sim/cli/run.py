@@ -93,13 +93,7 @@ def run(
                 **bar.running(executor, force=force, told=warn_once),
             )
     _show(outcome)
-    for line in order_lines(outcome.directory):
-        say(line)
-    reused = f", {outcome.reused} of them from an earlier run" if outcome.reused else ""
-    count = len(outcome.cells)
-    say(
-        f"{count} {'cell' if count == 1 else 'cells'}{reused}; results in {outcome.directory / 'results.csv'}"
-    )
+    _summarize(outcome)
     for warning in outcome.warnings:
         warn_once(warning)
     if debug:
@@ -212,6 +206,16 @@ def _show(outcome: Outcome) -> None:
     texts = zip(*([_text(row, figure) for figure in _FIGURES] for row in rows), strict=True)
     titles_of_figures = [title.replace(" ", "\n") for title in _FIGURES]
     show_table(list(names), titles_of_figures, zip(*names.values(), *texts, strict=True), title=title)
+
+
+def _summarize(outcome: Outcome) -> None:
+    for line in order_lines(outcome.directory):
+        say(line)
+    reused = f", {outcome.reused} of them from an earlier run" if outcome.reused else ""
+    count = len(outcome.cells)
+    say(
+        f"{count} {'cell' if count == 1 else 'cells'}{reused}; results in {outcome.directory / 'results.csv'}"
+    )
 
 
 def _job(row: dict[str, Any]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
 from g10sim.units import QUANTITIES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = (
     "best_batch", "best_samples_per_s", "no_loss_batch", "largest_batch", "batch_gain", "throughput_gain",
@@ -31,6 +34,8 @@ def batch_search(results: pd.DataFrame, *, reference: str, loss: float = 0.0) ->
     when the reference is not there or never runs, for several cells of a policy and batch size, and for a
     ``loss`` outside 0 to 1.
     """
+    import pandas as pd
+
     if not 0 <= loss < 1:
         raise ConfigError(f"loss: found {loss!r}; allowed: from 0 to less than 1")
     known = list(dict.fromkeys(results.policy))

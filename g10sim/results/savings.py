@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
 from g10sim.results.columns import CONTEXT, fault_pages, traffic
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = ("peak_gpu_bytes", "exec_cycles", "msr", "eor", "cbr")
 """Columns that ``savings`` adds or sums up, and ``passive_ratio`` where kernels are given."""
