@@ -692,7 +692,7 @@ def repeated(cycles, places=None, kernels=1):
         moves.append([])
         for kernel in range(kernels):
             view.kernel = kernel
-            moves[-1] += [*repeating.moves(view), *repeating.waits(view)]
+            moves[-1] += [*repeating.on_kernel_start(view), *repeating.on_kernel_end(view)]
         now += duration
     return log, moves
 
@@ -736,10 +736,10 @@ def test_victims_of_a_repeated_iteration_are_those_needed_last():
     )
     for _ in range(4):
         for view.kernel in range(3):
-            repeating.moves(view)
-            repeating.waits(view)
+            repeating.on_kernel_start(view)
+            repeating.on_kernel_end(view)
     view.kernel = 1
-    assert repeating.victims(view) == [0, 2]
+    assert repeating.choose_victims(view) == [0, 2]
 
 
 def test_iterations_differ_by_what_is_on_its_way():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -15,17 +15,17 @@ from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.repeating import Repeating
 from g10sim.policies.designs.pressure.shortage import Settings
 from g10sim.policies.designs.pressure.steering import Steering
-from g10sim.policies.interface.machine import planned_machines
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.jobs import PolicyPerJob
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import Count, Declared, Share, parameter
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.trace.workload import Workload
+from g10sim.trace.workload import Job, Workload
 
 
 @register_policy
-class Pressure(Declared, Policy):
+class Pressure(Declared, PolicyPerJob):
     """Steers every move by a forecast of memory pressure, which reaches over the whole next iteration.
 
     The shortage of a kernel to come is what is alive then, less what lies elsewhere and is not needed
@@ -51,8 +51,7 @@ class Pressure(Declared, Policy):
     keep_copies: bool = parameter(default=False)
     """Let pages that no kernel has written since they came go back without a transfer."""
 
-    def _set_up(self) -> None:
-        self._jobs: tuple[Steering | Repeating, ...] = ()
+    job_class = Repeating
 
     @property
     def requirements(self) -> Requirements:
@@ -63,35 +62,19 @@ class Pressure(Declared, Policy):
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan | None]:
-        """Forecast each job; all else is decided kernel by kernel."""
-        machines = planned_machines(workload, system, behaviour)
-        jobs: list[Steering | Repeating] = []
-        for job, machine in zip(workload.jobs, machines, strict=True):
-            settings = Settings(
-                backlog_cycles=self.backlog * machine.clock_hz,
-                births=self.births,
-                horizon=max(2, int(self.horizon * len(job.trace.kernels))),
-            )
-            demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
-            drops = chosen_drops(job.trace, demand, machine) if self.recompute else ()
-            forecast = Forecast(job.trace, machine, demand, drops)
-            steering = partial(Steering, forecast, machine, settings)
-            jobs.append(Repeating(forecast, machine, steering) if len(machines) == 1 else steering())
-        self._jobs = tuple(jobs)
-        return (None,) * len(workload.jobs)
+        """Start all jobs; iterations of one that is alone may repeat."""
+        self._is_alone = len(workload.jobs) == 1
+        return super().plan(workload, system, behaviour)
 
-    def state(self, view: PolicyView) -> Hashable:
-        """Return the job's account of what is where, and whether an iteration is repeated."""
-        return self._jobs[view.job].state(view)
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Let the job's account decide."""
-        return self._jobs[view.job].moves(view)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Wait for the room that the next kernel needs."""
-        return self._jobs[view.job].waits(view)
-
-    def choose_victims(self, view: PolicyView) -> Iterable[int]:
-        """Name those that are needed last."""
-        return self._jobs[view.job].victims(view)
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Repeating:
+        """Forecast a job; all else is decided kernel by kernel."""
+        settings = Settings(
+            backlog_cycles=self.backlog * machine.clock_hz,
+            births=self.births,
+            horizon=max(2, int(self.horizon * len(job.trace.kernels))),
+        )
+        demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
+        drops = chosen_drops(job.trace, demand, machine) if self.recompute else ()
+        forecast = Forecast(job.trace, machine, demand, drops)
+        steering = partial(Steering, forecast, machine, settings)
+        return Repeating(forecast, machine, steering, is_alone=self._is_alone)

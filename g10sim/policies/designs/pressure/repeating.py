@@ -9,6 +9,7 @@ import numpy as np
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.steering import Steering
+from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.policy import PolicyView
@@ -23,16 +24,23 @@ _TRIES = 2
 """Iterations that were slower than that, after which none is repeated."""
 
 
-class Repeating:
-    """Decides the first iterations of the only job, then repeats the last of them.
+class Repeating(JobPolicy):
+    """Decides the first iterations of a job, then repeats the last of them if the job ``is_alone``.
 
     Fresh decisions never settle: each iteration starts from where the one before has left tensors.
     What is repeated leaves them where it did before, so that the next iteration is the same. Where it is
     slower, decisions are made again, and those are repeated. Victims are named in any iteration.
     """
 
-    def __init__(self, forecast: Forecast, machine: PlannedMachine, steering: Callable[[], Steering]) -> None:
-        self._forecast, self._new_steering = forecast, steering
+    def __init__(
+        self,
+        forecast: Forecast,
+        machine: PlannedMachine,
+        steering: Callable[[], Steering],
+        *,
+        is_alone: bool = True,
+    ) -> None:
+        self._forecast, self._new_steering, self._is_alone = forecast, steering, is_alone
         self._steering: Steering | None = steering()
         self._most_elsewhere = _ELSEWHERE * machine.gpu_bytes
         self._lasting: list[int] = np.flatnonzero(forecast.lasting).tolist()
@@ -47,21 +55,21 @@ class Repeating:
             return self._vain, self._is_slower(view)
         return self._vain, min(self._decided, _DECIDED), self._steering.state(view)
 
-    def moves(self, view: PolicyView) -> Iterable[Move]:
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Return the moves of a kernel that is about to start."""
-        if view.kernel == 0:
+        if view.kernel == 0 and self._is_alone:
             self._begin_iteration(view)
         if self._steering is None:
             return self._starts[view.kernel]
         return self._noted(self._starts, self._steering.moves(view))
 
-    def waits(self, view: PolicyView) -> Iterable[Move]:
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Return the moves of a kernel that has computed."""
         if self._steering is None:
             return self._ends[view.kernel]
         return self._noted(self._ends, self._steering.waits(view))
 
-    def victims(self, view: PolicyView) -> Iterable[int]:
+    def choose_victims(self, view: PolicyView) -> Iterable[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
         if self._steering is not None:
             return self._steering.victims(view)
