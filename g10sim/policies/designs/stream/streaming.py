@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
+from heapq import heappop, heappush
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -41,9 +42,10 @@ class Streaming(JobPolicy):
     """One job's tensors in the cyclic order of their uses, kernels counted on from iteration to iteration.
 
     ``_missing`` are the bytes of each tensor that nobody has asked for: they lie elsewhere, or have no
-    contents and are mapped before a kernel writes them. ``_next`` is the kernel that needs them. ``_living``
-    are the tensors that die before the iteration ends and have contents beyond the running kernel, those of
-    earlier births first in ``_birth_order``, which has others besides.
+    contents and are mapped before a kernel writes them. ``_next`` is the kernel that needs them. ``_lasting``
+    and ``_dying`` have both numbers of what is missing, the next one first, and others that no longer hold.
+    ``_living`` are the tensors that die before the iteration ends and have contents beyond the running
+    kernel, those of earlier births first in ``_birth_order``, which has others besides.
     """
 
     def __init__(self, trace: Trace, machine: PlannedMachine, settings: Settings) -> None:
@@ -53,9 +55,12 @@ class Streaming(JobPolicy):
         self._next: Integers = np.array([uses[0] if uses else _NEVER for uses in self._uses], dtype=np.int64)
         self._living, self._birth_order = set[int](), deque[tuple[int, int]]()
         lasts = np.array([tensor.persistent for tensor in trace.tensors], dtype=bool)
-        self._dies = ~lasts & (self._next < _NEVER)
+        self._dies: list[bool] = (~lasts & (self._next < _NEVER)).tolist()
         self._missing: Integers = np.where(self._next < _NEVER, self._sizes, 0)
-        self._used_bytes = int(self._missing.sum())
+        self._missing_bytes = self._used_bytes = int(self._missing.sum())
+        self._lasting, self._dying = list[tuple[int, int]](), list[tuple[int, int]]()
+        for tensor in np.flatnonzero(self._missing).tolist():
+            self._await(tensor)
         self._asked: dict[int, None] = {}
         self._last_asked = 0
         self._named: list[list[int]] = []
@@ -160,6 +165,7 @@ class Streaming(JobPolicy):
             place = bisect_right(uses, kernel)
             if place < len(uses):
                 self._next[tensor] = uses[place] + lap * self._kernels
+                self._await(tensor)
                 if self._dies[tensor] and tensor not in self._living:
                     self._living.add(tensor)
                     self._birth_order.append((kernel, tensor))
@@ -167,7 +173,8 @@ class Streaming(JobPolicy):
             self._living.discard(tensor)
             self._next[tensor] = uses[0] + (lap + 1) * self._kernels
             if not self._trace.tensors[tensor].persistent:
-                self._missing[tensor] = self._sizes[tensor]
+                self._lack(tensor, int(self._sizes[tensor]))
+            self._await(tensor)
         if not self._living:
             self._birth_order.clear()
         for tensor in set(ended.touched).difference(ended.tensors):
@@ -176,9 +183,25 @@ class Streaming(JobPolicy):
     def _see(self, view: PolicyView, tensor: int) -> bool:
         """Count what of a tensor is not here, or leaves; return True if that has changed."""
         missing = 0 if tensor in self._asked else int(self._sizes[tensor]) - view.resident_bytes(tensor)
+        return self._lack(tensor, missing)
+
+    def _lack(self, tensor: int, missing: int) -> bool:
+        """Note what of a tensor is missing; return True if that has changed."""
         before = int(self._missing[tensor])
+        if missing == before:
+            return False
         self._missing[tensor] = missing
-        return missing != before
+        if self._uses[tensor]:
+            self._missing_bytes += missing - before
+            if not before:
+                self._await(tensor)
+        return True
+
+    def _await(self, tensor: int) -> None:
+        """Put a tensor that is missing in order."""
+        if self._missing[tensor]:
+            order = self._dying if self._dies[tensor] else self._lasting
+            heappush(order, (int(self._next[tensor]), tensor))
 
     def _fetch(self, view: PolicyView, tensor: int, need: int) -> Move:
         """Ask for a tensor that kernel ``need`` needs."""
@@ -188,26 +211,41 @@ class Streaming(JobPolicy):
         if tensor in self._clean:
             home = next((tier for tier in view.tiers if view.bytes_in(tensor, tier)), None)
             self._homes[tensor] = home or self._homes[tensor]
-        self._missing[tensor] = 0
+        self._lack(tensor, 0)
         return Fetch(tensor)
 
     def _wanted(self, now: int) -> list[int]:
         """Return what to ask for now in the order of use: as much as has room, and what is needed next."""
-        missing = np.flatnonzero(self._missing)
-        uses = self._next[missing]
-        coming = (uses > now) & (uses < now + self._kernels)
-        coming &= ~self._dies[missing] | (uses <= self._next_birth_of_living(now))
-        if not coming.any():
-            return []
-        room = self._room - self._used_bytes + int(self._missing[missing[uses < _NEVER]].sum())
-        missing, uses = missing[coming], uses[coming]
-        order = np.argsort(uses, kind="stable")
-        missing, uses = missing[order], uses[order]
+        room = self._room - self._used_bytes + self._missing_bytes
         soon = now + self._until_new[now % self._kernels]
-        fits = (self._missing[missing].cumsum() <= room) | (uses <= soon)
-        misfits = np.flatnonzero(~fits)
-        wanted: list[int] = missing[: int(misfits[0]) if len(misfits) else None].tolist()
+        wanted = list[int]()
+        for use, tensor in self._coming(now):
+            room -= int(self._missing[tensor])
+            if room < 0 and use > soon:
+                self._await(tensor)
+                break
+            wanted.append(tensor)
         return wanted
+
+    def _coming(self, now: int) -> Iterator[tuple[int, int]]:
+        """Take out uses within an iteration from now of what is missing and can be asked for, in order."""
+        end, last_birth = now + self._kernels, self._next_birth_of_living(now)
+        limits = (self._lasting, end - 1), (self._dying, min(end - 1, last_birth))
+        last = (now, len(self._uses))  # what left and came back before its use is there twice
+        while heads := [order for order, limit in limits if self._head(order) <= limit]:
+            first = heappop(min(heads, key=itemgetter(0)))
+            if first > last:
+                yield first
+                last = first
+
+    def _head(self, order: list[tuple[int, int]]) -> int:
+        """Return the next use of what is missing, after leaving out what no longer holds."""
+        while order:
+            use, tensor = order[0]
+            if self._missing[tensor] and self._next[tensor] == use:
+                return use
+            heappop(order)
+        return _NEVER
 
     def _next_birth_of_living(self, now: int) -> int:
         """Return the first kernel that needs new space for a tensor that still has contents.
@@ -233,7 +271,7 @@ class Streaming(JobPolicy):
                 yield self._evict(view, tensor, excess)
 
     def _evict(self, view: PolicyView, tensor: int, size_bytes: int) -> Move:
-        self._missing[tensor] += size_bytes
+        self._lack(tensor, int(self._missing[tensor]) + size_bytes)
         home = self._homes.get(tensor) if tensor in self._clean else None
         if home is not None:
             return Evict(tensor, home, is_clean=True)
