@@ -187,12 +187,24 @@ def test_steps_take_as_long_as_their_bytes_need():
     assert last.end - last.start == pytest.approx((3.04 + 2.8) * SECOND, rel=1e-6)
 
 
+def test_passes_over_memory_take_their_bytes_besides_the_steps():
+    # 28 bytes a parameter are 2.8 GB a bucket, which takes 0.1 s at 28 GB/s, as long as its step.
+    system = machine(cpu={"optimizer_rate": "1 G/s", "memory_bandwidth": "28 GB/s"})
+    last = simulated(offload(pass_bytes=28), system=system).iterations[-1]
+    assert last.end - last.start == pytest.approx((3.04 + 2) * SECOND, rel=1e-9)
+
+
 def test_the_wait_for_the_cpu_has_an_owner():
     last = simulated(offload()).iterations[-1]
     assert dict(last.stalls) == {
         StallReason.CPU: round(1.02 * SECOND),
         StallReason.LATE_PREFETCH: round(0.02 * SECOND),
     }
+
+
+def test_passes_need_the_bandwidth_of_memory():
+    with pytest.raises(UnsupportedError, match=r"pass_bytes.*allowed: with system.cpu, its memory_bandwidth"):
+        simulated(offload(pass_bytes=14))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from g10sim.config.effects import Effect
 from g10sim.looks import Look
-from g10sim.policies.interface.parameters import Share, parameter
+from g10sim.policies.interface.parameters import Count, Share, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.rewriting import Schedule
 from g10sim.policies.planning.offloading.updating import OptimizerBelow
@@ -43,6 +43,9 @@ class ZeroOffload(OptimizerBelow):
     (Twin-Flow)."""
     reduce_bucket_size: int = parameter(default=500_000_000, ge=1, published="500000000, DeepSpeed")
     """Gradients that fill a bucket."""
+    pass_bytes: Count = parameter(default=0, published="14, DeepSpeed (stage_1_and_2.py)")
+    """Bytes of memory for each parameter that the CPU reads and writes besides those of its step. DeepSpeed
+    scales gradients in float32 (8 B) and rounds weights from 32 to 16 bits (6 B)."""
 
     @property
     def _share(self) -> float:
@@ -50,4 +53,5 @@ class ZeroOffload(OptimizerBelow):
 
     def _schedule(self) -> Schedule:
         overlap = self.overlap and not self.delayed_update
-        return Schedule(overlap, self.delayed_update, self.reduce_bucket_size * self.bytes_per_gradient)
+        bucket_bytes = self.reduce_bucket_size * self.bytes_per_gradient
+        return Schedule(overlap, self.delayed_update, bucket_bytes, pass_bytes=self.pass_bytes)

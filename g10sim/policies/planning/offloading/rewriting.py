@@ -16,13 +16,14 @@ class Schedule:
     ``overlap``: each once the bucket with the last of its gradients has left; otherwise all of them after the
     last gradient. ``delayed``: during the next iteration, whose weights are those of one step before.
     Buckets have ``bucket_bytes``. Without ``returns`` an iteration ends with the last step, otherwise when
-    its weights are back.
+    its weights are back. Before a step the CPU passes over ``pass_bytes`` for each of its parameters.
     """
 
     overlap: bool
     delayed: bool
     bucket_bytes: int
     returns: bool = True
+    pass_bytes: int = 0
 
 
 def taken_over(takeover: Takeover, schedule: Schedule) -> Trace:
@@ -79,7 +80,8 @@ class _Rewriting:
             if position == first:
                 kernels += self._before_the_steps(first)
             while steps and steps[-1][0] == position:
-                kernels.append(self._step(self._given.kernels[steps.pop()[1]]))
+                taken = self._given.kernels[steps.pop()[1]]
+                kernels += [*self._passes(taken), self._step(taken)]
             if position < len(self._given.kernels) and position not in self._takeover.takes:
                 kernels.append(self._given.kernels[position])
         kernels += self._at_the_end()
@@ -106,6 +108,13 @@ class _Rewriting:
             device=Device.CPU,
             parameters=takeover.parameters.get(kernel.id, 0),
         )
+
+    def _passes(self, kernel: Kernel) -> Iterable[Kernel]:
+        moved = self._schedule.pass_bytes * self._takeover.parameters.get(kernel.id, 0)
+        if moved:
+            gradients = [tensor for tensor in kernel.inputs if not self._given.tensors[tensor].persistent]
+            passes = _added_kernel("Scale and round", gradients, [], on_cpu=True)
+            yield replace(passes, moved_bytes=moved)
 
     def _before_the_steps(self, position: int) -> Iterable[Kernel]:
         for tensor, source in self._next.items():

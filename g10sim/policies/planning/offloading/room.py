@@ -104,9 +104,17 @@ def find_tier(policy: str, system: SystemSpec, name: str, what: str) -> Tier:
     return tier
 
 
-def require_cpu(policy: str, system: SystemSpec) -> None:
-    """Refuse a machine whose CPU is not described. Raises UnsupportedError."""
+def require_cpu(policy: str, system: SystemSpec, pass_bytes: int = 0) -> None:
+    """Refuse a machine whose CPU, or whose memory that it passes over, is not described.
+
+    Raises UnsupportedError.
+    """
     if system.cpu is None:
         raise UnsupportedError(
             f"policy '{policy}' lets the CPU run the optimizer; allowed: with system.cpu, its optimizer_rate"
+        )
+    if pass_bytes and system.cpu.memory_bandwidth is None:
+        raise UnsupportedError(
+            f"policy '{policy}' lets the CPU pass over memory (pass_bytes); "
+            "allowed: with system.cpu, its memory_bandwidth"
         )

@@ -64,8 +64,9 @@ class OptimizerBelow(Declared, FixedPlaces):
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Let the CPU run the optimizer. Raises UnsupportedError without a CPU."""
-        require_cpu(self.name, system)
-        return taken_over(Takeover.of(trace, self._share, self.bytes_per_gradient), self._schedule())
+        schedule = self._schedule()
+        require_cpu(self.name, system, schedule.pass_bytes)
+        return taken_over(Takeover.of(trace, self._share, self.bytes_per_gradient), schedule)
 
     def partition(self, trace: Trace, replicas: int, system: SystemSpec) -> Trace:
         """Let each replica update its part of the parameters (ZeRO stage 2)."""
