@@ -375,22 +375,30 @@ def _with_preset(document: Document) -> dict[str, Any]:
     if preset not in gpu_names():
         raise document.error((PRESET_KEY,), f"found {preset!r}; allowed: {choices_text(gpu_names())}")
     base = _with_preset(load_document(data_path("configs", "gpus", f"{preset}.yaml")))
-    return merge(_without_replaced(base, changes), changes)
+    described = merge(_without_replaced(base, changes), changes)
+    if _OPERATORS in described:  # the first entry that covers a kernel counts
+        described[_OPERATORS] = {**changes.get(_OPERATORS, {}), **described[_OPERATORS]}
+    return described
 
 
 def _without_replaced(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what changes replace as a whole: all entries of ``operators``, and shares of other formats.
+    """Leave out shares of other formats, and single operators, that changes replace as a whole.
 
     The sources of what is left out go, too.
     """
-    gone = [f"{_OPERATORS}."] if _OPERATORS in changes else []
-    shares = changes.get("compute_efficiency")
-    gone += [f"compute_efficiency.{kind}" for kind in (shares if isinstance(shares, dict) else ())]
-    sources = {key: text for key, text in base.get(_SOURCES, {}).items() if not key.startswith(tuple(gone))}
-    kept = {key: value for key, value in base.items() if f"{key}." not in gone}
-    efficiency = {
-        kind: value
-        for kind, value in base.get("compute_efficiency", {}).items()
-        if f"compute_efficiency.{kind}" not in gone
+    replaced = {
+        table: set(changed)
+        for table in ("compute_efficiency", _OPERATORS)
+        if isinstance(changed := changes.get(table), dict)
     }
-    return {**kept, "compute_efficiency": efficiency, _SOURCES: sources}
+    gone = tuple(f"{table}.{key}" for table, keys in replaced.items() for key in keys)
+    kept = {
+        table: {key: value for key, value in base.get(table, {}).items() if key not in keys}
+        for table, keys in replaced.items()
+    }
+    sources = {
+        key: text
+        for key, text in base.get(_SOURCES, {}).items()
+        if not any(key == one or key.startswith(f"{one}.") for one in gone)
+    }
+    return {**base, **kept, _SOURCES: sources}

@@ -28,7 +28,10 @@ _CHUNK_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Sizes:
-    """Dimensions of a Llama: layers, widths, heads of queries and of keys, words, base of positions."""
+    """Dimensions of a Llama: layers, widths, heads of queries and of keys, words, base of positions.
+
+    With ``norms_heads`` queries and keys are normed head by head, as in Qwen3.
+    """
 
     layers: int
     width: int
@@ -37,9 +40,14 @@ class Sizes:
     key_heads: int
     words: int
     base: float
+    head: int = 128
+    norms_heads: bool = False
 
 
 LLAMA_3_8B = Sizes(layers=32, width=4096, inner=14336, heads=32, key_heads=8, words=128256, base=500_000.0)
+QWEN3_32B = Sizes(
+    layers=64, width=5120, inner=25600, heads=64, key_heads=8, words=151936, base=1e6, norms_heads=True
+)
 
 
 class _Block(nn.Module):  # type: ignore[misc]
@@ -47,12 +55,15 @@ class _Block(nn.Module):  # type: ignore[misc]
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.head = sizes.width // sizes.heads
+        self.head = sizes.head
         self.norm = nn.RMSNorm(sizes.width)
-        self.queries = nn.Linear(sizes.width, sizes.width, bias=False)
-        self.keys = nn.Linear(sizes.width, sizes.key_heads * self.head, bias=False)
-        self.values = nn.Linear(sizes.width, sizes.key_heads * self.head, bias=False)
-        self.out = nn.Linear(sizes.width, sizes.width, bias=False)
+        self.queries = nn.Linear(sizes.width, sizes.heads * sizes.head, bias=False)
+        self.keys = nn.Linear(sizes.width, sizes.key_heads * sizes.head, bias=False)
+        self.values = nn.Linear(sizes.width, sizes.key_heads * sizes.head, bias=False)
+        self.query_norm, self.key_norm = (
+            nn.RMSNorm(sizes.head) if sizes.norms_heads else nn.Identity() for _ in range(2)
+        )
+        self.out = nn.Linear(sizes.heads * sizes.head, sizes.width, bias=False)
         self.inner_norm = nn.RMSNorm(sizes.width)
         self.gate = nn.Linear(sizes.width, sizes.inner, bias=False)
         self.up = nn.Linear(sizes.width, sizes.inner, bias=False)
@@ -65,8 +76,8 @@ class _Block(nn.Module):  # type: ignore[misc]
             for one in (self.queries, self.keys, self.values)
         )
         mixed = functional.scaled_dot_product_attention(
-            _turned(queries, cosine, sine),
-            _turned(keys, cosine, sine),
+            _turned(self.query_norm(queries), cosine, sine),
+            _turned(self.key_norm(keys), cosine, sine),
             values,
             is_causal=True,
             enable_gqa=True,
@@ -90,7 +101,7 @@ class _Llama(nn.Module):  # type: ignore[misc]
         self.layers = nn.ModuleList(_Block(sizes) for _ in range(sizes.layers))
         self.norm = nn.RMSNorm(sizes.width)
         self.logits = nn.Linear(sizes.width, sizes.words, bias=False)
-        half = sizes.width // sizes.heads // 2
+        half = sizes.head // 2
         angles = torch.outer(torch.arange(tokens), sizes.base ** (-torch.arange(half) / half)).repeat(1, 2)
         self.register_buffer("cosine", angles.cos())
         self.register_buffer("sine", angles.sin())
@@ -168,3 +179,8 @@ def llama_3_8b_half_lora(batch_size: int = 8, seq_len: int = 1024) -> Iterator[N
 def llama_3_8b_checkpointed(batch_size: int = 13, seq_len: int = 2048) -> Iterator[None]:
     """Return steps of Llama-3-8B of one round, in which inputs of blocks are kept and blocks run again."""
     return _steps(LLAMA_3_8B, batch_size, seq_len, batch_size * seq_len, checkpointed=True)
+
+
+def qwen3_32b_checkpointed(batch_size: int = 6, seq_len: int = 2048) -> Iterator[None]:
+    """Return steps of Qwen3-32B of one round, in which inputs of blocks are kept and blocks run again."""
+    return _steps(QWEN3_32B, batch_size, seq_len, batch_size * seq_len, checkpointed=True)

@@ -354,7 +354,7 @@ def test_a_description_of_ones_own_is_used(tmp_path):
 
 def _described(tmp_path, **changes):
     path = tmp_path / "mine.yaml"
-    text = yaml.safe_dump({"preset": "a100-40g-2023", "name": "mine", **changes}, sort_keys=False)
+    text = yaml.safe_dump({"preset": "a100-40g-2023", "name": "mine"} | changes, sort_keys=False)
     path.write_text(text)
     return load_gpu(path)
 
@@ -369,6 +369,20 @@ def test_a_description_may_build_on_a_bundled_one(tmp_path):
     assert whole - 9200 == pytest.approx(2 * (half - 9200), abs=2)
     assert gpu.sources["memory_bandwidth"] == "a test"
     assert gpu.sources["memory"] == load_gpu("a100-40g-2023").sources["memory"]
+
+
+def test_operators_of_ones_own_come_before_those_of_the_preset_and_replace_their_namesakes(tmp_path):
+    own = {
+        "mine": {"operator_class": "copy", "startup": "5 us"},
+        "attention": {"operator_class": "attention"},
+    }
+    gpu = _described(
+        tmp_path, preset="a100-40g", operators=own, sources={f"operators.{name}": "a test" for name in own}
+    )
+    preset = load_gpu("a100-40g").operators
+    assert list(gpu.operators) == [*own, *(name for name in preset if name not in own)]
+    assert preset["attention"].half_length is not None
+    assert gpu.operators["attention"].half_length is None
 
 
 def test_startup_is_added_and_small_kernels_reach_less(tmp_path):

@@ -1,5 +1,6 @@
 """Steps of language models in rounds of micro-batches, and with adapters."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -19,6 +20,7 @@ ADAPTED = 7
 @pytest.fixture
 def trace(monkeypatch, request):
     monkeypatch.setattr(rounds, "LLAMA_3_8B", SMALL)
+    monkeypatch.setattr(rounds, "QWEN3_32B", replace(SMALL, head=32, norms_heads=True))
     monkeypatch.setattr(rounds, "STEP_TOKENS", 128)
     return capture_step(partial(request.param, batch_size=2, seq_len=8))
 
@@ -50,3 +52,11 @@ def test_adapters_of_all_linear_layers_are_trained_and_weights_are_frozen(trace)
     weights = [tensor for tensor in trace.tensors if tensor.kind is TensorKind.WEIGHT]
     assert {tensor.name for tensor in weights if tensor.id not in trace.frozen} == trained
     assert {"embedding.weight", "logits.weight"} <= {trace.tensors[tensor].name for tensor in trace.frozen}
+
+
+@pytest.mark.parametrize("trace", [rounds.qwen3_32b_checkpointed], indirect=True)
+def test_heads_may_be_wider_than_their_share_of_the_model_and_have_norms(trace):
+    sizes = {one.name: one.size_bytes // 4 for one in trace.tensors if one.kind is TensorKind.WEIGHT}
+    assert sizes["layers.0.queries.weight"] == SMALL.width * SMALL.heads * 32
+    assert sizes["layers.0.query_norm.weight"] == sizes["layers.0.key_norm.weight"] == 32
+    assert len(updated(trace)) == len(sizes)
