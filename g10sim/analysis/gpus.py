@@ -79,27 +79,37 @@ class Grouping(StrEnum):
 class Conditions(Spec):
     """Conditions on a kernel under which an entry of a GPU's description covers it; one not given is met."""
 
-    operators: tuple[str, ...] | None = Field(default=None, description="names, such as addmm")
+    operators: tuple[str, ...] | None = None
+    """names, such as addmm"""
     operator_class: OperatorClass | None = None
-    number_formats: tuple[NumberFormat, ...] | None = Field(default=None, description="formats it multiplies")
-    layer_types: tuple[str, ...] | None = Field(default=None, description="classes of modules")
+    number_formats: tuple[NumberFormat, ...] | None = None
+    """formats it multiplies"""
+    layer_types: tuple[str, ...] | None = None
+    """classes of modules"""
     phase: Phase | None = None
     reads_weight: bool | None = None
-    bound: Bound | None = Field(default=None, description="peak rate that limits it")
-    least_products: int | None = Field(default=None, ge=1, description="multiply-adds for each element")
-    grouping: Grouping | None = Field(default=None, description="channels of a convolution")
-    windows: tuple[int, ...] | None = Field(default=None, description="positions of its kernel: 9 for 3x3")
-    group_widths: tuple[int, ...] | None = Field(
-        default=None, description="of a weight gradient: channels of a group, as many in as out"
-    )
-    stride: int | None = Field(default=None, ge=1, description="largest stride of a convolution")
-    most_channels: int | None = Field(default=None, ge=1, description="channels of its input, at most")
-    least_channels: int | None = Field(default=None, ge=1, description="channels of its input, at least")
-    layout: Literal["channels_first", "channels_last"] | None = Field(
-        default=None, description="order of a convolution's activations in memory"
-    )
-    causal: bool | None = Field(default=None, description="attention that sees earlier positions only")
-    least_head: int | None = Field(default=None, ge=1, description="width of a head of attention, at least")
+    bound: Bound | None = None
+    """peak rate that limits it"""
+    least_products: int | None = Field(default=None, ge=1)
+    """multiply-adds for each element"""
+    grouping: Grouping | None = None
+    """channels of a convolution"""
+    windows: tuple[int, ...] | None = None
+    """positions of its kernel: 9 for 3x3"""
+    group_widths: tuple[int, ...] | None = None
+    """of a weight gradient: channels of a group, as many in as out"""
+    stride: int | None = Field(default=None, ge=1)
+    """largest stride of a convolution"""
+    most_channels: int | None = Field(default=None, ge=1)
+    """channels of its input, at most"""
+    least_channels: int | None = Field(default=None, ge=1)
+    """channels of its input, at least"""
+    layout: Literal["channels_first", "channels_last"] | None = None
+    """order of a convolution's activations in memory"""
+    causal: bool | None = None
+    """attention that sees earlier positions only"""
+    least_head: int | None = Field(default=None, ge=1)
+    """width of a head of attention, at least"""
 
     def covers(self, cost: KernelCost, bound: Bound) -> bool:
         """Return whether a kernel, limited by this peak rate, meets every condition."""
@@ -158,10 +168,13 @@ class Refinement(Conditions):
     bandwidth_efficiency: Share | None = None
     startup: Duration | None = None
     weight_bandwidth: PositiveRate | None = None
-    fewer_products: float | None = Field(default=None, ge=1, le=4, description="of a fast algorithm")
+    fewer_products: float | None = Field(default=None, ge=1, le=4)
+    """of a fast algorithm"""
     counts_as: NumberFormat | None = None
-    half_length: int | None = Field(default=None, ge=1, description="positions that reach half the share")
-    copies: float | None = Field(default=None, gt=0, le=4, description="passes over all tensors besides")
+    half_length: int | None = Field(default=None, ge=1)
+    """positions that reach half the share"""
+    copies: float | None = Field(default=None, gt=0, le=4)
+    """passes over all tensors besides"""
 
     @model_validator(mode="after")
     def _about_something(self) -> Refinement:
@@ -186,21 +199,30 @@ class GpuTimingSpec(Spec):
 
     name: str = Field(min_length=1)
     description: str = ""
-    memory: PositiveBytes = Field(description="HBM, to tell by how much a trace oversubscribes it")
-    memory_bandwidth: PositiveRate = Field(description="of the HBM")
-    launch_overhead: Duration = Field(description="added to the time of every kernel")
-    graph_overhead: Duration | None = Field(
-        default=None, description="in place of launch_overhead where a CUDA graph replays; none: as it"
-    )
+    memory: PositiveBytes
+    """HBM, to tell by how much a trace oversubscribes it"""
+    memory_bandwidth: PositiveRate
+    """of the HBM"""
+    launch_overhead: Duration
+    """added to the time of every kernel"""
+    graph_overhead: Duration | None = None
+    """in place of launch_overhead where a CUDA graph replays; none: as it"""
     host_issue: Duration = default_time("0 s")
     """time of the host for each operator, in order"""
-    sustained: Share = Field(default=1.0, description="share of computing rates that long steps keep")
-    peak: dict[NumberFormat, ComputeRate] = Field(min_length=1, description="dense FLOP/s by number format")
-    compute_efficiency: dict[OperatorClass, Shares] = Field(description="share of peak by class and format")
-    bandwidth_efficiency: dict[OperatorClass, Share] = Field(description="share of memory_bandwidth by class")
-    startup: dict[OperatorClass, Duration] = Field(default={}, description="by class; 0 where not given")
-    operators: dict[str, Refinement] = Field(default={}, description="times of single operators")
-    sources: dict[str, str] = Field(description="where each number comes from, by dotted key")
+    sustained: Share = 1.0
+    """share of computing rates that long steps keep"""
+    peak: dict[NumberFormat, ComputeRate] = Field(min_length=1)
+    """dense FLOP/s by number format"""
+    compute_efficiency: dict[OperatorClass, Shares]
+    """share of peak by class and format"""
+    bandwidth_efficiency: dict[OperatorClass, Share]
+    """share of memory_bandwidth by class"""
+    startup: dict[OperatorClass, Duration] = Field(default_factory=dict)
+    """by class; 0 where not given"""
+    operators: dict[str, Refinement] = Field(default_factory=dict)
+    """times of single operators"""
+    sources: dict[str, str]
+    """where each number comes from, by dotted key"""
 
     @field_validator("peak")
     @classmethod

@@ -28,9 +28,12 @@ _FAMILY = "model_type"
 class KnownModel(Spec):
     """Settings of a published configuration, on top of the defaults of its family in transformers."""
 
-    source: str = Field(description="where the configuration is published")
-    parameters: int = Field(0, description="published number of parameters; 0 if it is not told")
-    longest: int | None = Field(None, description="most tokens in a sample; None if the configuration tells")
+    source: str
+    """where the configuration is published"""
+    parameters: int = 0
+    """published number of parameters; 0 if it is not told"""
+    longest: int | None = None
+    """most tokens in a sample; None if the configuration tells"""
     settings: dict[str, Any] = Field(default_factory=dict)
 
 

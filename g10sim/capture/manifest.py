@@ -53,9 +53,8 @@ class Entry(Spec):
     command: Annotated[str, AfterValidator(_capture_command)]
     gpu: str = ""
     time_source: str = ""
-    versions: dict[str, str] = Field(
-        default={}, description="of the libraries, and of the device if measured"
-    )
+    versions: dict[str, str] = Field(default_factory=dict)
+    """of the libraries, and of the device if measured"""
     tensors: int = 0
     kernels: int = 0
     footprint_bytes: int = 0

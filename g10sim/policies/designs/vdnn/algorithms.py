@@ -21,12 +21,14 @@ from g10sim.units import PICOSECONDS_PER_SECOND, format_duration
 class ChoiceSpec(Spec):
     """One way to compute a kernel, which takes a ``time``, or a multiple of the trace's as ``slowdown``."""
 
-    name: str = Field(min_length=1, description="name of the algorithm")
-    time: Duration | None = Field(default=None, description="duration of the kernel with it")
-    slowdown: float | None = Field(
-        default=None, ge=1, allow_inf_nan=False, description="in place of time: over that of the trace"
-    )
-    workspace: Bytes = Field(description="scratch space of the kernel with it")
+    name: str = Field(min_length=1)
+    """name of the algorithm"""
+    time: Duration | None = None
+    """duration of the kernel with it"""
+    slowdown: float | None = Field(default=None, ge=1, allow_inf_nan=False)
+    """in place of time: over that of the trace"""
+    workspace: Bytes
+    """scratch space of the kernel with it"""
 
     @model_validator(mode="after")
     def _has_one_time(self) -> Self:
@@ -39,21 +41,23 @@ class ChoiceSpec(Spec):
 class KernelAlgorithmsSpec(Spec):
     """Ways to compute the kernels of one layer and phase (all of them, or those of one name)."""
 
-    layer: str = Field(min_length=1, description="module of the kernel")
-    phase: Phase = Field(default=Phase.FORWARD, description="forward or backward")
-    kernel: str | None = Field(
-        default=None, description="name of the kernel; none: any of that layer and phase"
-    )
-    workspace: Bytes | None = Field(
-        default=None, description="scratch space of the trace's own algorithm; none: what the trace has"
-    )
-    choices: tuple[ChoiceSpec, ...] = Field(min_length=1, description="algorithms beside the trace's own")
+    layer: str = Field(min_length=1)
+    """module of the kernel"""
+    phase: Phase = Phase.FORWARD
+    """forward or backward"""
+    kernel: str | None = None
+    """name of the kernel; none: any of that layer and phase"""
+    workspace: Bytes | None = None
+    """scratch space of the trace's own algorithm; none: what the trace has"""
+    choices: tuple[ChoiceSpec, ...] = Field(min_length=1)
+    """algorithms besides the trace's own"""
 
 
 class TableSpec(Spec):
     """A file of algorithms."""
 
-    algorithms: tuple[KernelAlgorithmsSpec, ...] = Field(description="by layer, phase and kernel")
+    algorithms: tuple[KernelAlgorithmsSpec, ...]
+    """by layer, phase and kernel"""
 
 
 @dataclass(frozen=True)
