@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from g10sim.experiment.results import write_yaml
+from g10sim.files import write_yaml
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 

@@ -15,7 +15,7 @@ from benchmarks.cells import Cell
 from benchmarks.measure import Measurement
 from benchmarks.yardstick import MOST_DRIFT
 from g10sim.cli.output import say, show_table
-from g10sim.experiment.results import write_csv, write_json
+from g10sim.files import write_csv, write_json
 
 _LIBRARIES = ("g10sim", "numpy", "pydantic", "simpy")
 _SHOWN = {

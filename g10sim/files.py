@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+from g10sim.checksums import bytes_hash
+from g10sim.errors import ConfigError
+from g10sim.text import inert
 
 
 @contextmanager
@@ -41,3 +51,31 @@ def writing(path: Path, error: type[Exception]) -> Iterator[None]:
     except OSError as found:
         reason = found.strerror or str(found)
         raise error(f"{path}: cannot be written: {reason}; allowed: a writable path") from found
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Write rows with these columns (others are left out), whole or not at all; return the checksum.
+
+    No cell is a formula to a spreadsheet. Raises ConfigError.
+    """
+    buffer = io.StringIO(newline="")
+    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writerow({column: inert(column) for column in columns})
+    writer.writerows({key: inert(value) for key, value in row.items()} for row in rows)
+    return _write(path, buffer.getvalue())
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> str:
+    """Write indented JSON, whole or not at all; return the checksum. Raises ConfigError."""
+    return _write(path, json.dumps(data, indent=2) + "\n")
+
+
+def write_yaml(path: Path, data: Mapping[str, Any]) -> str:
+    """Write YAML in the order of the data, whole or not at all; return the checksum. Raises ConfigError."""
+    return _write(path, yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120))
+
+
+def _write(path: Path, text: str) -> str:
+    with writing(path, ConfigError):
+        write_text(path, text)
+    return bytes_hash(text.encode())

@@ -15,11 +15,10 @@ import yaml
 
 from g10sim.checksums import stamp
 from g10sim.errors import ConfigError
-from g10sim.files import replacing, writing
+from g10sim.files import replacing, write_csv, writing
 from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
 from g10sim.registry import not_found
 from g10sim.results.choosing import rows_where, several_values
-from g10sim.results.keyed import write_csv
 from g10sim.results.reading import CONFIGURATION, KEYS, MACHINE, TIMED_FOR, read_results, read_table
 from g10sim.results.sizing import read_sizing
 from g10sim.results.swept import swept_keys
@@ -153,9 +152,11 @@ def _tell_times(
 
 def save_chart(figures: Sequence[Figure], data: pd.DataFrame, directory: str | Path, name: str) -> list[Path]:
     """Write the pages of a chart and its points, as ``NAME.csv``; return the paths. Raises ConfigError."""
+    from g10sim.plots.traces import records
+
     found = save_pages(figures, directory, name)
     found.append(Path(directory) / f"{name}.csv")
-    write_csv(data, found[-1])
+    write_csv(found[-1], list(map(str, data)), records(data.astype(object).where(data.notna(), None)))
     return found
 
 

@@ -10,9 +10,10 @@ from typer import Option
 
 from g10sim.cli import capture_options as options
 from g10sim.cli.options import DEFAULT_SYSTEM, sizes
-from g10sim.cli.output import say, show_table, warn, write_table
+from g10sim.cli.output import say, show_table, warn
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
+from g10sim.files import write_csv
 
 Guide = Annotated[
     str | None, Option(help="Policy that plans and decides while the step runs.", show_default="on demand")
@@ -90,7 +91,8 @@ def execute(
     )
     _report(source, done)
     if output is not None:
-        write_table(output, done.kernel_rows())
+        rows = done.kernel_rows()
+        write_csv(output, list(rows[0]), rows)
 
 
 def _measure(cells: Path, device: str, output: Path | None) -> None:

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TextIO
 
 import typer
@@ -25,7 +24,6 @@ from rich.table import Table
 from rich.text import Text
 
 from g10sim.errors import G10SimError, notes_of
-from g10sim.results.keyed import write_csv
 from g10sim.text import printable
 
 CELL_FAILED, OUTPUT_LOST, BAD_INPUT, ALL_UNSUPPORTED, INTERRUPTED = 1, 1, 2, 3, 130
@@ -241,10 +239,3 @@ def _widths(lines: Sequence[Sequence[str]], room: int) -> list[int]:
         least[number] += more
         spare -= more
     return least
-
-
-def write_table(path: Path, records: list[dict[str, Any]]) -> None:
-    """Write records as CSV, whole or not at all. Raises ConfigError."""
-    import pandas as pd
-
-    write_csv(pd.DataFrame(records), path)

@@ -11,9 +11,10 @@ import typer
 from typer import Argument, Option
 
 from g10sim.cli.options import DEFAULT_SYSTEM, TraceFile, chosen, sizes
-from g10sim.cli.output import say, show_table, write_table
+from g10sim.cli.output import say, show_table
 from g10sim.config.presets import load_system
 from g10sim.display import rounded_bytes
+from g10sim.files import write_csv
 from g10sim.policies.designs.autoswap.planner import MODES, SCORES
 from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.plan import PlanComparison, Planned, compare_plans
@@ -82,7 +83,8 @@ def swaps(
     memories = sizes("--limit", limits) if limits else memories
     found = list(explore_swaps(trace, machine, memories, orders, wanted, simulates=simulate))
     if output is not None:
-        write_table(output, [outcome.record() for outcome in found])
+        records = [outcome.record() for outcome in found]
+        write_csv(output, list(records[0]), records)
     say(
         f"{file}: load peak {rounded_bytes(peak)}, {rounded_bytes(least)} with all candidates away; "
         f"{cycles_to_ms(found[0].ideal_cycles, machine.gpu.clock):.3f} ms without overhead"

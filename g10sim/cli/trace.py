@@ -22,11 +22,12 @@ from g10sim.analysis.work_check import check_work, unjudged
 from g10sim.cli import trace_facts
 from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import Json, TraceFile, sizes
-from g10sim.cli.output import console, say, say_json, show_table, warn, write_table
+from g10sim.cli.output import console, say, say_json, show_table, warn
 from g10sim.cli.trace_files import block, export_app, models, place, reorder, retime, stages
 from g10sim.cli.trace_imports import import_app
 from g10sim.config.presets import load_system, system_names
 from g10sim.display import rounded_bytes, rounded_seconds
+from g10sim.files import write_csv
 from g10sim.hardware.gpu_memory.allocators.pool import caching_pool_bytes, compare_pools
 from g10sim.importers.account import account_of
 from g10sim.trace.check import cut_durations, untimed
@@ -66,7 +67,7 @@ def pools(
             named = {"trace": str(file), "model": trace.model, "batch_size": trace.batch_size}
             records.append({**named, **asdict(use), "ratio": ratio, "reduction": reduction})
     if output is not None:
-        write_table(output, records)
+        write_csv(output, list(records[0]), records)
     figures = ("load", "footprint", "footprint / load", "less than the default pool")
     show_table(("trace", "pool"), figures, rows)
     if output is not None:

@@ -1,26 +1,16 @@
-"""Rows and files of results; equal cells give equal bytes."""
+"""Columns and rows of results."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import yaml
-
-from g10sim.checksums import bytes_hash
-from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.expand import Experiment
 from g10sim.experiment.outcome import CellResult
-from g10sim.files import write_text, writing
 from g10sim.results.columns import FURTHER, JOBS, metric_columns
 from g10sim.results.ranges import range_columns
 from g10sim.results.swept import as_number
-from g10sim.text import inert
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
 _AFTER_SWEPT = ("seed", "status", "message")
@@ -75,31 +65,3 @@ def result_rows(cells: Iterable[Cell], results: Iterable[CellResult]) -> Iterato
             if not cell.one_job:
                 row |= {"job": number, "gpu": job.gpu, "priority": job.priority}
             yield row
-
-
-def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Write rows with these columns (others are left out), whole or not at all; return the checksum.
-
-    No cell is a formula to a spreadsheet. Raises ConfigError.
-    """
-    buffer = io.StringIO(newline="")
-    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writerow({column: inert(column) for column in columns})
-    writer.writerows({key: inert(value) for key, value in row.items()} for row in rows)
-    return _write(path, buffer.getvalue())
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> str:
-    """Write indented JSON, whole or not at all; return the checksum. Raises ConfigError."""
-    return _write(path, json.dumps(data, indent=2) + "\n")
-
-
-def write_yaml(path: Path, data: Mapping[str, Any]) -> str:
-    """Write YAML in the order of the data, whole or not at all; return the checksum. Raises ConfigError."""
-    return _write(path, yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120))
-
-
-def _write(path: Path, text: str) -> str:
-    with writing(path, ConfigError):
-        write_text(path, text)
-    return bytes_hash(text.encode())

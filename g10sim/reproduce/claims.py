@@ -16,8 +16,8 @@ from g10sim.config.presets import validated
 from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
-from g10sim.experiment.results import write_csv
 from g10sim.experiment.run import Outcome, Running, run_experiments
+from g10sim.files import write_csv
 from g10sim.importers.gpg import import_gpg
 from g10sim.registry import not_found
 from g10sim.reproduce.published import TRACES

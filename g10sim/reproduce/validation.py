@@ -16,8 +16,8 @@ from g10sim.config.presets import load_system, load_variation
 from g10sim.config.system import SystemSpec
 from g10sim.experiment.cells import Cell, CellJob, TraceInput
 from g10sim.experiment.outcome import FAILED, OK, UNSUPPORTED, CellResult
-from g10sim.experiment.results import write_csv
 from g10sim.experiment.run import Running, ignore, run_cells
+from g10sim.files import write_csv
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available

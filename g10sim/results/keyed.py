@@ -1,4 +1,4 @@
-"""Tables as files: CSV, and Parquet that carries the keys of the cells that it comes from."""
+"""Tables as Parquet files that carry the keys of the cells that they come from."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from g10sim.errors import ConfigError
-from g10sim.files import write_text, writing
-from g10sim.text import inert
-
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 KEYS_FIELD = "g10sim.cells"
@@ -26,13 +21,6 @@ def write_keyed(table: pa.Table, keys: Mapping[str, str], path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(table.replace_schema_metadata({KEYS_FIELD: json.dumps(keys)}), path)
-
-
-def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV that no spreadsheet computes, whole or not at all. Raises ConfigError."""
-    with writing(path, ConfigError):
-        inert_table = table.rename(columns=inert).map(inert)
-        write_text(path, inert_table.to_csv(index=False, lineterminator="\n"))
 
 
 def keys_of(schema: pa.Schema) -> dict[str, str]:
