@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, Bound, GpuTimingSpec, Refinement, load_gpu, read_gpu
+from g10sim.analysis.efficiency import Bound, Refinement
+from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu, read_gpu
 from g10sim.config.document import Document
 from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tables import fill, table
 
-from g10sim.analysis.gpus import Refinement
+from g10sim.analysis.efficiency import Refinement
 from g10sim.config.data import data_path
 from g10sim.trace.format import load_trace
 from g10sim.units import format_duration, format_rate
