@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import ConfigDict, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from g10sim.config.problems import describe
 from g10sim.config.quantities import Spec
@@ -45,8 +45,6 @@ class StepOptions(Spec):
     with ``routing_seed``, a file with the tokens of each expert, or ``grouped``, which leaves the
     layers of libraries as they are.
     """
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     dtype: Dtype = "float32"
     """Format of weights, inputs and activations."""

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
 from g10sim.capture.options import Otherwise, StepOptions, flag
+from g10sim.config.quantities import descriptions
 
 Command: TypeAlias = Callable[..., None]
 
@@ -88,7 +89,7 @@ def _parameter(name: str, field: FieldInfo) -> Parameter:
     """Return the parameter of a command that stands for a field."""
     words = next((one.words for one in field.metadata if isinstance(one, Otherwise)), True)
     declared = [flag(name)] if field.annotation is bool else []  # no option that says no
-    option = Option(*declared, help=field.description, show_default=words)
+    option = Option(*declared, help=descriptions(StepOptions)[name], show_default=words)
     return Parameter(
         name, Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[field.annotation, option]
     )

@@ -45,9 +45,15 @@ def descriptions(model: type[BaseModel]) -> Mapping[str, str]:
     without source, such as one made at a prompt, has none.
     """
     found = {name: field.description for name, field in model.model_fields.items() if field.description}
-    for base in (base for base in reversed(model.__mro__) if issubclass(base, Spec)):
+    return found | texts_below(model, Spec)
+
+
+def texts_below(cls: type, base: type) -> dict[str, str]:
+    """Return the text below each field that a class and its bases, as far as those of ``base``, declare."""
+    found = {}
+    for one in (one for one in reversed(cls.__mro__) if issubclass(one, base)):
         with suppress(OSError):
-            (tree,) = ast.parse(dedent(inspect.getsource(base))).body
+            (tree,) = ast.parse(dedent(inspect.getsource(one))).body
             for field in pairwise(ast.iter_child_nodes(tree)):
                 match field:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(

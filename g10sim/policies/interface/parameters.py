@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, dataclass_transform, get_type_hints
 
@@ -22,7 +19,8 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from g10sim.config.effects import Effect
+from g10sim.config.effects import Effect, effects_of
+from g10sim.config.quantities import texts_below
 from g10sim.errors import PolicyError
 from g10sim.registry import choices_text, nearest
 from g10sim.units import parse_bytes
@@ -124,36 +122,15 @@ class Declared:
         return schemas
 
     @classmethod
-    def parameter_effects(cls) -> dict[str, Effect]:
+    def parameter_effects(cls) -> Mapping[str, Effect]:
         """Return the effect of every parameter that does not always count."""
-        return {
-            name: effect
-            for name, (_, field) in cls._declarations.items()
-            for effect in field.metadata
-            if isinstance(effect, Effect)
-        }
+        return effects_of(cls._model)
 
     @classmethod
     def parameter_descriptions(cls) -> dict[str, str]:
         """Return the description of every parameter."""
-        found: dict[str, str] = {}
-        for base in cls.__mro__:
-            if issubclass(base, Declared):
-                found = _attribute_docstrings(base) | found
+        found = texts_below(cls, Declared)
         return {name: found.get(name, "") for name in cls._declarations}
-
-
-def _attribute_docstrings(cls: type) -> dict[str, str]:
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(definition, ast.ClassDef)
-    return {
-        before.target.id: " ".join(str(after.value.value).split())
-        for before, after in pairwise(definition.body)
-        if isinstance(before, ast.AnnAssign)
-        and isinstance(before.target, ast.Name)
-        and isinstance(after, ast.Expr)
-        and isinstance(after.value, ast.Constant)
-    }
 
 
 def allowed_text(schema: dict[str, Any]) -> str:
