@@ -23,12 +23,11 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.cells import make_policy
 from g10sim.experiment.cluster import DaskCluster
 from g10sim.experiment.execution import simulate as simulate_workload
-from g10sim.experiment.outcome import OK
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import RunRecords
-from g10sim.results.columns import FURTHER, Row, metric_columns, traffic
+from g10sim.results.columns import FURTHER, OK, Row, metric_columns, traffic
 from g10sim.results.reading import read_results, read_table
 from g10sim.results.tables import TABLES, records_table
 from g10sim.results.timeline import chrome_trace

@@ -30,7 +30,8 @@ from g10sim.plots.panels import (
 )
 from g10sim.plots.points import NONE, Points
 from g10sim.plots.style import styled
-from g10sim.plots.traces import OK, cells_by, in_rows, records
+from g10sim.plots.traces import cells_by, in_rows, records
+from g10sim.results.columns import OK
 from g10sim.results.swept import Values
 
 _LINE_INCHES, _BAR_INCHES = 1.3, 1.25

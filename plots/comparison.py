@@ -31,7 +31,6 @@ from g10sim.plots.panels import (
 )
 from g10sim.plots.style import IDEAL, looks
 from g10sim.plots.traces import (
-    OK,
     TraceName,
     below,
     best_possible,
@@ -40,7 +39,7 @@ from g10sim.plots.traces import (
     trace_names,
     without_ideal,
 )
-from g10sim.results.columns import TITLES, traffic
+from g10sim.results.columns import OK, TITLES, traffic
 from g10sim.results.reading import of_cell, reported_kernels
 from g10sim.results.seeds import over_seeds
 

@@ -23,7 +23,8 @@ from g10sim.plots.panels import (
     panels,
 )
 from g10sim.plots.style import DASHES, KINDS, series
-from g10sim.plots.traces import OK, TraceName, below, by_model, records, that_ran, trace_names
+from g10sim.plots.traces import TraceName, below, by_model, records, that_ran, trace_names
+from g10sim.results.columns import OK
 from g10sim.results.reading import of_cell, seconds_per_cycle
 
 _GIB, _MIB = 2**30, 2**20

@@ -27,17 +27,9 @@ from g10sim.plots.panels import (
     panels,
 )
 from g10sim.plots.style import DASHES, looks, model_name, series
-from g10sim.plots.traces import (
-    OK,
-    cells_by,
-    in_rows,
-    records,
-    swept_column,
-    that_ran,
-    trace_names,
-    without_ideal,
-)
+from g10sim.plots.traces import cells_by, in_rows, records, swept_column, that_ran, trace_names, without_ideal
 from g10sim.results.batch_search import batch_search
+from g10sim.results.columns import OK
 from g10sim.results.legends import designs
 from g10sim.units import parse_bytes, parse_rate
 

@@ -14,8 +14,8 @@ from g10sim.errors import ConfigError
 from g10sim.looks import BLUE, RED, Look
 from g10sim.plots.panels import BOUND_LOOK, handles, panels
 from g10sim.plots.style import DASHES, styled
-from g10sim.plots.traces import OK, records, trace_names
-from g10sim.results.columns import TITLES
+from g10sim.plots.traces import records, trace_names
+from g10sim.results.columns import OK, TITLES
 
 _SIMULATED = Look(BLUE, marker="o", label="simulated")
 _ANSWER = Look(RED, marker="*", line="-", label="least that reaches it")

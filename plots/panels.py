@@ -17,7 +17,8 @@ from matplotlib.ticker import NullFormatter
 
 from g10sim.looks import BLACK, Look
 from g10sim.plots.style import IDEAL, PAGE_INCHES, new_figure
-from g10sim.plots.traces import OK, Cells, TraceName, cells_by, in_rows, trace_names
+from g10sim.plots.traces import Cells, TraceName, cells_by, in_rows, trace_names
+from g10sim.results.columns import FAILED, OK, UNSUPPORTED
 from g10sim.results.legends import legend
 
 BOUND_LOOK = Look("#117733", marker="", line="1 1", label="Bound")
@@ -28,7 +29,7 @@ _MOST_BEGINS = 40
 _LEGEND_CHARACTERS, _KEY_CHARACTERS = 66, 5  # of a line of the legend, and of the key before a name
 _LEGEND_LINE_INCHES = 0.14
 _LABEL_INCHES = 0.18
-_MARKS: Mapping[str, str] = {"unsupported": "x", "failed": "$?$"}
+_MARKS: Mapping[str, str] = {UNSUPPORTED: "x", FAILED: "$?$"}
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _GROUP_WIDTH = 0.86
 _MARK_HEIGHT = 0.07

@@ -11,10 +11,10 @@ import pandas as pd
 from g10sim.errors import ConfigError
 from g10sim.looks import Look, distinct
 from g10sim.plots.style import looks, series
-from g10sim.plots.traces import OK, that_ran, trace_names, without_ideal
+from g10sim.plots.traces import that_ran, trace_names, without_ideal
 from g10sim.registry import not_found
 from g10sim.results.choosing import several_values
-from g10sim.results.columns import TITLES
+from g10sim.results.columns import OK, TITLES
 from g10sim.results.seeds import interval
 from g10sim.results.swept import Values, swept_keys, values_of
 

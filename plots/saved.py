@@ -14,7 +14,6 @@ from g10sim.looks import BLACK, Look
 from g10sim.plots.panels import draw_groups, handles, mark_missing, panels
 from g10sim.plots.style import BASE_UVM, IDEAL, looks, model_name, series
 from g10sim.plots.traces import (
-    OK,
     TraceName,
     cells_by,
     in_rows,
@@ -23,6 +22,7 @@ from g10sim.plots.traces import (
     trace_names,
     without_ideal,
 )
+from g10sim.results.columns import OK
 from g10sim.results.legends import Design, designs
 from g10sim.results.savings import savings as memory_saved
 from g10sim.units import parse_bytes

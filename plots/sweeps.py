@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from g10sim.looks import BLACK, Look
 from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, draw_lines, handles, panels
 from g10sim.plots.style import looks, series
-from g10sim.plots.traces import OK, by_model, cells_by, swept_column, trace_names, without_ideal
-from g10sim.results.columns import TITLES
+from g10sim.plots.traces import by_model, cells_by, swept_column, trace_names, without_ideal
+from g10sim.results.columns import OK, TITLES
 from g10sim.results.seeds import over_seeds
 from g10sim.units import parse_bytes, parse_rate
 

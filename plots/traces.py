@@ -14,9 +14,8 @@ import pandas as pd
 
 from g10sim.errors import ConfigError
 from g10sim.plots.style import IDEAL, model_name
+from g10sim.results.columns import OK
 from g10sim.results.reading import MACHINE
-
-OK = "ok"
 
 Item = TypeVar("Item")
 Cells: TypeAlias = dict[tuple[Any, ...], dict[str, Any]]

@@ -13,7 +13,6 @@ from g10sim.cli.options import Force, Scheduler, Workers, choose_executor, names
 from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.errors import ConfigError
-from g10sim.experiment.outcome import FAILED
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.reproduce.claims import (
     CLAIMS,
@@ -39,6 +38,7 @@ from g10sim.reproduce.published import TRACES
 from g10sim.reproduce.validation import Agreement, agreements
 from g10sim.reproduce.validation import validate as run_validation
 from g10sim.results.cases import written
+from g10sim.results.columns import FAILED
 
 _VARIABLE = "G10SIM_REFERENCE"
 
@@ -133,7 +133,7 @@ def claims(
     _show_findings(findings)
     say(f"{CLAIMS}, cells and results in {output}")
     complain_of_failures(
-        (f"{name}, cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label})", message)
+        (f"{name}, cell {cell.title}", message)
         for name, outcome in outcomes.items()
         for cell, message in outcome.failures
     )

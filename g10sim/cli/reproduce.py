@@ -28,9 +28,9 @@ from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run, with_policies
 from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError, G10SimError
-from g10sim.experiment.outcome import OK
 from g10sim.experiment.run import Outcome, run_experiments
 from g10sim.plots.registry import CHARTS, ENTRIES, paper_figures
+from g10sim.results.columns import OK
 from g10sim.results.reading import PICTURES
 
 ALL = "all"
@@ -108,8 +108,7 @@ def _failures(outcomes: dict[str, Outcome]) -> list[tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for name, outcome in outcomes.items():
         for cell, message in outcome.failures:
-            place = f"{name}, cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label})"
-            found.setdefault(cell.key, (place, message))
+            found.setdefault(cell.key, (f"{name}, cell {cell.title}", message))
     return list(found.values())
 
 

@@ -30,12 +30,12 @@ from g10sim.config.schema import run_schema
 from g10sim.display import rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import OK, UNSUPPORTED, CellResult
+from g10sim.experiment.outcome import CellResult
 from g10sim.experiment.results import result_rows
 from g10sim.experiment.run import Outcome, Running, ignore, run_experiment
 from g10sim.experiment.workers import Executor
 from g10sim.policies.interface.registry import find
-from g10sim.results.columns import SHOWN, metric_columns, tiers_of
+from g10sim.results.columns import OK, SHOWN, UNSUPPORTED, metric_columns, tiers_of
 from g10sim.results.ranges import order_lines
 from g10sim.results.seeds import over_seeds
 
@@ -99,10 +99,7 @@ def run(
     if debug:
         for text in outcome.tracebacks:
             sys.stderr.write(text)
-    complain_of_failures(
-        (f"cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label})", message)
-        for cell, message in outcome.failures
-    )
+    complain_of_failures((f"cell {cell.title}", message) for cell, message in outcome.failures)
     if all(result.status == UNSUPPORTED for result in outcome.results):
         raise typer.Exit(ALL_UNSUPPORTED)
 

@@ -91,6 +91,11 @@ class Cell:
         return data_hash([self._settings, program().sha256])
 
     @property
+    def title(self) -> str:
+        """Number, trace and policy, for messages."""
+        return f"{self.index} ({self.jobs[0].trace.name}, {self.label})"
+
+    @property
     def plug_in(self) -> str:
         """Name of the module of the policy if it is a plug-in; nothing for one that comes with g10sim."""
         module = registry.module_of(self.policy["name"])

@@ -13,12 +13,13 @@ from g10sim.checksums import data_hash, sealed
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.expand import Experiment
-from g10sim.experiment.outcome import OK, CellResult
+from g10sim.experiment.outcome import CellResult
 from g10sim.experiment.program import program, version_of
 from g10sim.experiment.results import result_columns, result_rows
 from g10sim.experiment.store import CellStore, StoredCell, remove_pictures, remove_tables
 from g10sim.experiment.uncertainty import CASES_COLUMNS, all_cells, case_rows, with_ranges
 from g10sim.files import write_csv, write_json, write_yaml, writing
+from g10sim.results.columns import OK
 from g10sim.results.legends import ATTRIBUTE, legends
 from g10sim.results.ranges import CASES, range_columns, ranged_names
 from g10sim.results.reading import CONFIGURATION, PICTURES, PROVENANCE, REPORT, RESULTS, TIMED_FOR, TIMING

@@ -19,14 +19,14 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import G10SimError, UnsupportedError, own_lines
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import CHANGED, FAILED, OK, UNSUPPORTED, CellResult, CellTask, one_line
+from g10sim.experiment.outcome import CHANGED, CellResult, CellTask, one_line
 from g10sim.experiment.program import program
 from g10sim.experiment.reads import NOTHING_ELSE, Now, Reads, of_cell, of_plug_in
 from g10sim.experiment.store import CELLS, CellStore
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import RunRecords
 from g10sim.results.bounds import Conditions, bound_row
-from g10sim.results.columns import Row
+from g10sim.results.columns import FAILED, OK, UNSUPPORTED, Row
 from g10sim.results.summary import describe_jobs, summarize
 from g10sim.sim.engine import run
 from g10sim.sim.hooks import TimeInHooks, time_in_hooks

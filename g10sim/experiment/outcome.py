@@ -16,7 +16,6 @@ from g10sim.experiment.reads import Now, reads
 from g10sim.experiment.store import CellStore
 from g10sim.results.columns import Row
 
-OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
 _log = logging.getLogger(__name__)
 
 CHANGED = "changed"

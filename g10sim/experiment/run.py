@@ -18,20 +18,13 @@ from g10sim.experiment.cells import Cell
 from g10sim.experiment.directory import ResultsDirectory
 from g10sim.experiment.expand import expand
 from g10sim.experiment.known_traces import KnownTraces
-from g10sim.experiment.outcome import (
-    CHANGED,
-    FAILED,
-    CellResult,
-    CellTask,
-    EqualParts,
-    change_since,
-    finished,
-)
+from g10sim.experiment.outcome import CHANGED, CellResult, CellTask, EqualParts, change_since, finished
 from g10sim.experiment.reads import Now
 from g10sim.experiment.results import result_rows
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.uncertainty import all_cells
 from g10sim.experiment.workers import Executor, LocalProcesses
+from g10sim.results.columns import FAILED
 from g10sim.results.legends import ATTRIBUTE, legends
 from g10sim.results.seeds import over_seeds
 
@@ -240,7 +233,7 @@ def slow_policies(cells: Sequence[Cell], results: Sequence[CellResult]) -> Itera
 def _unsteady(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[str]:
     """Yield a warning that names the cells that did not become steady in as many iterations as are run."""
     found = [
-        f"{cell.index} ({cell.jobs[0].trace.name}, {cell.label})"
+        cell.title
         for cell, result in zip(cells, results, strict=True)
         if cell.jobs[0].iterations == AUTO
         and any(row.get("iterations") == MOST_ITERATIONS and not row["steady"] for row in result.rows)

@@ -22,6 +22,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.known_traces import KnownTraces
 from g10sim.files import replacing, writing
 from g10sim.records import RunRecords
+from g10sim.results.columns import OK
 from g10sim.results.keyed import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed
 from g10sim.trace.workload import Job, Workload
 
@@ -140,7 +141,7 @@ class CellStore:
             return None
         hashes = outcome.pop("tables")
         for table in tables:
-            if outcome["status"] == "ok" and hashes.get(table) != file_hash(self.table(key, table)):
+            if outcome["status"] == OK and hashes.get(table) != file_hash(self.table(key, table)):
                 _warn(self.table(key, table))
                 return None
         return outcome

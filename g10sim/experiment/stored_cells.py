@@ -26,6 +26,7 @@ from g10sim.policies.interface.registry import available, without_plug_ins
 from g10sim.records import Location
 from g10sim.results import reading
 from g10sim.results.choosing import rows_where
+from g10sim.results.columns import OK
 from g10sim.results.legends import policy_labels
 from g10sim.sim.preparation import as_recorded
 from g10sim.text import shown
@@ -96,7 +97,7 @@ def open_cells(directory: str | Path, most: int, *, trust: bool = False) -> Iter
     results = reading.read_results(directory)
     opener = _Opener(directory, results, trust=trust)
     results.attrs = {}
-    for number in results.loc[results["status"] == "ok", "cell"].unique()[:most]:
+    for number in results.loc[results["status"] == OK, "cell"].unique()[:most]:
         for job, row in enumerate(reading.rows_of_cell(results, int(number))):
             if trust or not names_code(row["policy"]):
                 yield opener.open(row, job)
@@ -214,7 +215,7 @@ def _alike(results: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
     same = pd.Series(True, index=results.index)
     for key in keys:
         same &= results[key].eq(row[key]) | (results[key].isna() & pd.isna(row[key]))
-    return pd.DataFrame(results[same & (results["cell"] != row["cell"]) & (results["status"] == "ok")])
+    return pd.DataFrame(results[same & (results["cell"] != row["cell"]) & (results["status"] == OK)])
 
 
 @dataclass(frozen=True)

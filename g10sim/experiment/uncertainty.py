@@ -16,7 +16,8 @@ from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import SsdTierSpec
 from g10sim.config.uncertainty import Span, UncertaintySpec
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import OK, CellResult
+from g10sim.experiment.outcome import CellResult
+from g10sim.results.columns import OK
 from g10sim.results.ranges import ranged_columns
 from g10sim.trace.work import OperatorClass
 

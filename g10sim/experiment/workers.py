@@ -21,8 +21,9 @@ from typing import Any, Protocol
 
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import FAILED, CellResult, CellTask
+from g10sim.experiment.outcome import CellResult, CellTask
 from g10sim.policies.interface.registry import find
+from g10sim.results.columns import FAILED
 
 _PRELOADED, _DESIGNS = "g10sim.experiment.warm", "g10sim.policies.designs."
 _MOST_CELLS = 500

@@ -26,7 +26,7 @@ from g10sim.explain.report_data import chart_data
 from g10sim.files import write_text, writing
 from g10sim.plots.traces import records
 from g10sim.results import reading
-from g10sim.results.columns import SHOWN, stall_reasons
+from g10sim.results.columns import FAILED, OK, SHOWN, UNSUPPORTED, stall_reasons
 from g10sim.results.keyed import timeline_name
 from g10sim.results.legends import policy_labels
 from g10sim.results.ranges import order_lines
@@ -35,7 +35,6 @@ from g10sim.results.swept import values_of
 if TYPE_CHECKING:
     import pandas as pd
 
-_OK = "ok"
 _MOST_CELLS = 200
 _SCRIPT = "report.js"
 
@@ -81,7 +80,7 @@ def report(directory: Path, *, trust: bool = False) -> str:
     reading.read_checked(directory, reading.CONFIGURATION, provenance)
     configuration = read_text(directory / reading.CONFIGURATION)
     named = results.assign(policy=results["policy"].map(policy_labels(results)))
-    ran = named.loc[results["status"] == _OK]
+    ran = named.loc[results["status"] == OK]
     cells, notes = _in_words(directory, ran, trust=trust)
     templates = Environment(
         loader=PackageLoader("g10sim.explain"),
@@ -157,7 +156,7 @@ def _in_words(directory: Path, ran: pd.DataFrame, *, trust: bool) -> tuple[list[
 def _failures(named: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of cells without a result, each with what the cell is."""
     keys = _swept(named)
-    found = records(named[named["status"] != _OK])
+    found = records(named[named["status"] != OK])
     return [{**row, "what": _what_it_is(row, keys)} for row in found]
 
 
@@ -171,8 +170,8 @@ def _summary(results: pd.DataFrame, directory: Path, provenance: Mapping[str, An
     import pandas as pd
 
     counts = results.drop_duplicates("cell")["status"].value_counts()
-    parts = [f"{counts.get(_OK, 0)} of {int(counts.sum())} cells ran"]
-    parts += [f"{counts[status]} {status}" for status in ("unsupported", "failed") if counts.get(status)]
+    parts = [f"{counts.get(OK, 0)} of {int(counts.sum())} cells ran"]
+    parts += [f"{counts[status]} {status}" for status in (UNSUPPORTED, FAILED) if counts.get(status)]
     try:
         timing = pd.read_csv(io.BytesIO(reading.read_checked(directory, reading.TIMING, provenance)))
         parts.append(f"simulating took {timing['wall_seconds'].sum():,.1f} s of one processor")
@@ -208,7 +207,7 @@ def _table(results: pd.DataFrame, names: Sequence[str], numbers: Mapping[str, tu
 
 
 def _results(results: pd.DataFrame) -> Table:
-    ran = results.where(results["status"] == _OK)
+    ran = results.where(results["status"] == OK)
     forms = (",.1f", ".1%", ",.1f", ".1%", ",.2f", ",.0f", ",.2f")
     numbers: dict[str, tuple[Any, str]] = {}
     for (title, of), form in zip(SHOWN.items(), forms, strict=True):
@@ -216,7 +215,7 @@ def _results(results: pd.DataFrame) -> Table:
         if title == "of ideal":  # and the ends of its range, where results have one
             ends = {f"of ideal, {end}": f"performance_{end}" for end in ("low", "high")}
             numbers |= {name: (ran[column], ".1%") for name, column in ends.items() if column in ran}
-    verdicts = ["status"] if (results["status"] != _OK).any() else []
+    verdicts = ["status"] if (results["status"] != OK).any() else []
     if "steady" in results and results["steady"].isin([False]).any():
         verdicts.append("steady")
         results = results.assign(steady=results["steady"].map({True: "yes", False: "no"}))

@@ -15,7 +15,7 @@ from g10sim.config.behaviour import GPG
 from g10sim.config.presets import load_system, load_variation
 from g10sim.config.system import SystemSpec
 from g10sim.experiment.cells import Cell, CellJob, TraceInput
-from g10sim.experiment.outcome import FAILED, OK, UNSUPPORTED, CellResult
+from g10sim.experiment.outcome import CellResult
 from g10sim.experiment.run import Running, ignore, run_cells
 from g10sim.files import write_csv
 from g10sim.importers.gpg import import_gpg
@@ -29,6 +29,7 @@ from g10sim.reproduce.published import (
     reference_plan,
     trace_directory,
 )
+from g10sim.results.columns import FAILED, OK, UNSUPPORTED
 from g10sim.results.seeds import interval
 from g10sim.trace.format import save_trace, trace_hash
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
+from g10sim.results.columns import OK
 from g10sim.units import QUANTITIES
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _case_columns(results: pd.DataFrame) -> list[str]:
 
 def _throughputs(results: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Return one row per cell: its throughput, and whether all of it ran."""
-    rows = results.assign(runs=results.status == "ok")
+    rows = results.assign(runs=results.status == OK)
     cells = rows.groupby(["cell", "policy", "batch_size", *keys], as_index=False, sort=False, dropna=False)
     found = cells.agg(samples_per_s=("samples_per_s", "sum"), runs=("runs", "all"))
     twice = found[found.duplicated([*keys, "policy", "batch_size"])]

@@ -12,11 +12,11 @@ import numpy as np
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
+from g10sim.results.columns import OK, stall_reasons
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_OK = "ok"
 _AVERAGES: Mapping[str, Callable[[list[float]], float]] = {
     "mean": lambda values: math.fsum(values) / len(values),
     "geometric_mean": lambda values: math.exp(math.fsum(map(math.log, values)) / len(values)),
@@ -53,7 +53,7 @@ def cells_of(results: pd.DataFrame, policy: str, column: str, where: Where) -> p
     for name in (column, *where):
         if name not in results.columns:
             raise ConfigError(f"found no column '{name}' in the results")
-    rows = results[(results["policy"] == policy) & (results["status"] == _OK)]
+    rows = results[(results["policy"] == policy) & (results["status"] == OK)]
     for name, value in where.items():
         rows = rows.loc[[_same(found, value) for found in rows[name]]]
     first = rows.drop_duplicates("cell")
@@ -92,9 +92,7 @@ def case_name(row: Mapping[Any, Any], keys: list[str]) -> str:
 
 def breakdown(cells: pd.DataFrame, most: int = 4) -> str:
     """Say for each policy of some cells where their time goes, in percent, the largest shares first."""
-    from g10sim.results.columns import stall_reasons
-
-    ran = cells[cells["status"] == _OK]
+    ran = cells[cells["status"] == OK]
     columns = {"compute_cycles": "computing", "overlap_cycles": "computing during copies"}
     columns |= {column: reason.value.replace("_", " ") for column, reason in stall_reasons(cells).items()}
     texts = []

@@ -17,6 +17,9 @@ from g10sim.records import EXCHANGED_COLUMN, USUAL_TIERS, StallReason, Tiers, me
 Row = dict[str, int | float | str]
 """Columns of one job by name; text says which bound holds, all else is a number."""
 
+STATUSES = OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
+"""Outcomes of a cell."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

@@ -36,7 +36,6 @@ from g10sim.units import parse_rate
 if TYPE_CHECKING:
     import pandas as pd
 
-_OK = "ok"
 _TIMES: Mapping[str, Callable[[float, float], float]] = {
     "speedup": lambda own, other: other / own,
     "improvement": lambda own, other: other / own - 1,

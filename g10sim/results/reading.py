@@ -13,7 +13,7 @@ import numpy as np
 from g10sim.checksums import bytes_hash, unsealed
 from g10sim.errors import ConfigError
 from g10sim.results.choosing import differing_keys
-from g10sim.results.columns import stall_reasons
+from g10sim.results.columns import OK, stall_reasons
 from g10sim.results.keyed import keys_of
 from g10sim.results.legends import ATTRIBUTE
 from g10sim.results.written import check_columns, check_provenance, check_results, check_table
@@ -42,7 +42,6 @@ MACHINE = "machine"
 
 _AGAIN = "allowed: running the configuration again, which writes it again"
 _TABLE = "a table written by 'run'"
-_OK = "ok"
 _NUMBERS_AT_ONCE = 2**22
 
 
@@ -220,7 +219,7 @@ def rows_of_cell(results: pd.DataFrame, cell: int | None = None) -> list[dict[st
 
     Raises ConfigError where there is no such cell, or it did not run.
     """
-    ran = results[results["status"] == _OK]
+    ran = results[results["status"] == OK]
     numbers = [int(number) for number in ran["cell"].unique()]
     if cell is None and len(numbers) != 1:
         keys = differing_keys(ran) if numbers else ()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
-from g10sim.results.columns import CONTEXT, fault_pages, traffic
+from g10sim.results.columns import CONTEXT, OK, fault_pages, traffic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ def savings(
     is no cell to compare with, or it migrates (vanilla has memory for everything), and for jobs that never
     settle.
     """
-    cells = _cells(results[results.status == "ok"], context_bytes)
+    cells = _cells(results[results.status == OK], context_bytes)
     if kernels is not None:
         cells["exec_cycles"] = cells.cell.map(_steady_cycles(kernels, settled))
         cells["passive_ratio"] = cells.cell.map(_passive_bytes(kernels, page_bytes)) / cells.bytes_in

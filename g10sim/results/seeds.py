@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from g10sim.results.columns import FURTHER, JOBS, metric_columns, tiers_of
+from g10sim.results.columns import FURTHER, JOBS, OK, metric_columns, tiers_of
 from g10sim.results.ranges import range_columns
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 
-_OK = "ok"
 _PER_SEED = ("cell", "seed", "status", "message", "bound_kind")
 _NAMING = ("bound_kind", "job", "gpu", "priority")
 """Columns of groups that are no measurements."""
@@ -59,10 +58,10 @@ def over_seeds(
     names = [column for column in results.columns if column not in (*_PER_SEED, *known, *found)]
     rows = []
     for key, group in results.groupby(names, sort=False, dropna=False):
-        status = next((text for text in group["status"] if text != _OK), _OK)
+        status = next((text for text in group["status"] if text != OK), OK)
         row = {**dict(zip(names, key, strict=True)), "seeds": len(group), "status": status}
         for column in found:
-            values = [float(value) for value in group[column]] if status == _OK else [math.nan]
+            values = [float(value) for value in group[column]] if status == OK else [math.nan]
             row[column], row[f"{column}_interval"] = interval(values, confidence)
         rows.append(row)
     spread = [name for column in found for name in (column, f"{column}_interval")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from g10sim.errors import ConfigError
-from g10sim.results.columns import metric_columns, tiers_of
+from g10sim.results.columns import OK, STATUSES, metric_columns, tiers_of
 from g10sim.text import shown
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _NAMED = ("cell", "trace", "policy", "status")
 _DESCRIBED = ("name", "model", "batch_size", "seed", "message")
-_STATUSES = ("ok", "unsupported", "failed")
 _OPTIONAL = frozenset({"iterations", "steady", "period", "spread", "samples_per_s"})
 """Metrics that results of a cell that ran may lack."""
 _TEXTS = ("policy", "trace")
@@ -79,7 +78,7 @@ def check_results(path: Path, results: pd.DataFrame, *, whole: bool) -> None:
     for name in wanted:
         if name not in columns and name not in _OPTIONAL:
             raise ConfigError(f"{path}: found no column '{name}'; {_ALLOWED}")
-    ran = results["status"] == _STATUSES[0]
+    ran = results["status"] == OK
     for name in (name for name in ("cell", *metrics) if name in columns):
         is_number = pd.api.types.is_numeric_dtype(results[name])
         if not is_number and not set(results[name].dropna()) <= {True, False}:
@@ -92,9 +91,9 @@ def check_results(path: Path, results: pd.DataFrame, *, whole: bool) -> None:
     for name in _TEXTS:
         if not all(isinstance(value, str) for value in results[name]):
             raise ConfigError(f"{path}: found no text in column '{name}'; {_ALLOWED}")
-    strange = [value for value in results["status"] if whole and value not in _STATUSES]
+    strange = [value for value in results["status"] if whole and value not in STATUSES]
     if strange:
-        raise ConfigError(f"{path}: status: found {shown(strange[0])}; allowed: {', '.join(_STATUSES)}")
+        raise ConfigError(f"{path}: status: found {shown(strange[0])}; allowed: {', '.join(STATUSES)}")
 
 
 def check_columns(path: Path, table: str, names: Container[str]) -> None:

@@ -11,8 +11,9 @@ from typing import Unpack
 
 from g10sim.errors import InvariantError
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import FAILED, OK, CellResult
+from g10sim.experiment.outcome import CellResult
 from g10sim.experiment.run import Running, ignore, run_cells
+from g10sim.results.columns import FAILED, OK
 from g10sim.sizing.cases import Case
 from g10sim.sizing.resources import Resource
 from g10sim.sizing.search import MOST_STEPS, Found, Judged, Span, least_amount

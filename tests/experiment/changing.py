@@ -10,8 +10,9 @@ from pathlib import Path
 from changing_base import Base
 from changing_helper import HELPER
 from changing_package.inner import INNER
+from g10sim.results.columns import OK
 from g10sim.errors import UnsupportedError
-from g10sim.experiment.outcome import OK
+
 
 OWN = 1
 
