@@ -11,7 +11,7 @@ import pandas as pd
 from g10sim.errors import ConfigError
 from g10sim.looks import Look, distinct
 from g10sim.plots.style import looks, series
-from g10sim.plots.traces import that_ran, trace_names, without_ideal
+from g10sim.plots.traces import at_bound, that_ran, trace_names, without_ideal
 from g10sim.registry import not_found
 from g10sim.results.choosing import several_values
 from g10sim.results.columns import OK, TITLES
@@ -191,9 +191,7 @@ def _averaged(shown: pd.DataFrame, roles: Roles) -> pd.DataFrame:
 
 
 def _bounds(shown: pd.DataFrame, metric: str) -> pd.Series[float]:
-    if metric not in _BOUNDED or "bound_cycles" not in shown:
-        return pd.Series(math.nan, index=shown.index)
-    return shown[metric] * shown["exec_cycles"] / shown["bound_cycles"]
+    return at_bound(shown, metric) if metric in _BOUNDED else pd.Series(math.nan, index=shown.index)
 
 
 def _measure(shown: pd.DataFrame, column: str) -> tuple[str, Any]:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from g10sim.looks import BLACK, Look
 from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, draw_lines, handles, panels
 from g10sim.plots.style import looks, series
-from g10sim.plots.traces import by_model, cells_by, swept_column, trace_names, without_ideal
+from g10sim.plots.traces import at_bound, by_model, cells_by, swept_column, trace_names, without_ideal
 from g10sim.results.columns import OK, TITLES
 from g10sim.results.seeds import over_seeds
 from g10sim.units import parse_bytes, parse_rate
@@ -124,16 +124,11 @@ def _averaged(results: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
     """Average over seeds, with intervals. Raises ConfigError where nothing was swept."""
     swept_column(results, sweep.column)
     shown = without_ideal(results)
-    if "bound_cycles" not in shown:
-        return over_seeds(shown, [_METRIC])
-    best = shown[_METRIC] * shown["exec_cycles"] / shown["bound_cycles"]
-    return over_seeds(shown.assign(**{_BEST: best}), [_METRIC, _BEST])
+    return over_seeds(shown.assign(**{_BEST: at_bound(shown, _METRIC)}), [_METRIC, _BEST])
 
 
 def _bound_line(shown: pd.DataFrame, sweep: Sweep, trace: str, look: Look) -> _Lines:
     """Return the line of what a trace would do at its bound; none where no bound holds."""
-    if _BEST not in shown:
-        return []
     some = shown[(shown["trace"] == trace) & shown[_BEST].notna()]
     best = some.groupby(sweep.column, sort=False)[_BEST].max()
     points = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -81,16 +82,20 @@ def cells_by(results: pd.DataFrame, *columns: str) -> Cells:
     return {tuple(row[column] for column in columns): row for row in records(results)}
 
 
+def at_bound(results: pd.DataFrame, metric: str) -> pd.Series[float]:
+    """Return what a metric that grows with speed would be at the bound; NaN where there is none."""
+    if "bound_cycles" not in results:
+        return pd.Series(math.nan, index=results.index)
+    return results[metric] * results["exec_cycles"] / results["bound_cycles"]
+
+
 def best_possible(results: pd.DataFrame, metric: str, *by: str) -> dict[Any, float]:
     """Return what a metric would be at the bound, by the values of some columns.
 
     Where cells have several bounds, the one that holds for all; nothing where there is none.
     """
-    if "bound_cycles" not in results:
-        return {}
-    shown = results[results["bound_cycles"].notna()]
-    best = shown[metric] * shown["exec_cycles"] / shown["bound_cycles"]
-    return dict(best.groupby([shown[column] for column in by]).max()) if len(shown) else {}
+    best = at_bound(results, metric).dropna()
+    return dict(best.groupby([results.loc[best.index, column] for column in by]).max())
 
 
 def below(results: pd.DataFrame, axis: str = "") -> str:
