@@ -3,7 +3,9 @@
 import pytest
 
 import g10sim
-from g10sim.analysis.block_schedule import (
+from g10sim.trace.model import TensorKind
+from g10sim.trace.synthetic import TraceBuilder
+from tools.block_schedule import (
     Block,
     Placement,
     Rates,
@@ -14,8 +16,6 @@ from g10sim.analysis.block_schedule import (
     place,
     search,
 )
-from g10sim.trace.model import TensorKind
-from g10sim.trace.synthetic import TraceBuilder
 
 GIB = 2**30
 OPT_30B, OPT_175B = (48, 7168), (96, 12288)

@@ -3,7 +3,6 @@
 import pytest
 from test_zero_infinity import PAGE, SECOND, machine
 
-from g10sim.analysis.block_schedule import Block, Placement, Rates, Shares, cost
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.flexgen import FlexGen
@@ -13,6 +12,7 @@ from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.transformer import Generation
 from g10sim.trace.workload import Job, Workload
+from tools.block_schedule import Block, Placement, Rates, Shares, cost
 
 GB = 10**9
 TENTH = SECOND // 10
