@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
+from g10sim.results.cases import case_keys
 from g10sim.results.columns import CONTEXT, OK, fault_pages, traffic
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def savings(
         cells["passive_ratio"] = cells.cell.map(_passive_bytes(kernels, page_bytes)) / cells.bytes_in
     base = cells[cells.policy == vanilla]
     _check_vanilla(base, results, vanilla)
-    keys = _case_columns(results)
+    keys = case_keys(results, set())
     merged = cells.merge(base[[*keys, "peak_gpu_bytes", "exec_cycles"]], on=keys, suffixes=("", "_vanilla"))
     if len(merged) < len(cells):
         lost = cells[~cells.cell.isin(merged.cell)].iloc[0]
@@ -61,14 +61,6 @@ def savings(
     merged["eor"] = merged.exec_cycles / merged.exec_cycles_vanilla - 1
     merged["cbr"] = merged.msr / merged.eor
     return merged.drop(columns=["peak_gpu_bytes_vanilla", "exec_cycles_vanilla", "bytes_in", "moved"])
-
-
-def _case_columns(results: pd.DataFrame) -> Sequence[str]:
-    """Return the columns that say what was run except for the policy and its parameters."""
-    names = list(results.columns)
-    known = ("cell", "model", "batch_size", "policy")
-    said = names[: names.index("status")]
-    return [name for name in said if name not in known and not name.startswith("policies.")]
 
 
 def _cells(rows: pd.DataFrame, context_bytes: int | None) -> pd.DataFrame:
@@ -87,7 +79,7 @@ def _cells(rows: pd.DataFrame, context_bytes: int | None) -> pd.DataFrame:
     )
     contexts = per_gpu.contexts if context_bytes is None else context_bytes * per_gpu.jobs
     peaks = (per_gpu.peak + contexts).groupby("cell").max()
-    identity = ["cell", *_case_columns(rows), "policy"]
+    identity = ["cell", *case_keys(rows, set()), "policy"]
     cells = rows.drop_duplicates("cell")[list(dict.fromkeys(identity))].copy()
     sums = rows.groupby("cell")[["exec_cycles", "bytes_in", "moved"]].sum()
     summed = {name: cells.cell.map(sums[name]) for name in sums.columns}

@@ -10,7 +10,6 @@ from g10sim.analysis.pools.operations import (
     OperationKind,
     Period,
     Signatures,
-    detect_iteration,
     find_period,
     only_allocations,
     training_operations,
@@ -79,12 +78,17 @@ def test_signatures_know_sizes_and_distances_but_no_blocks():
     ]
 
 
+def signatures(operations):
+    found = Signatures()
+    return [found.next(operation) for operation in operations]
+
+
 @given(st.integers(0, 10_000))
 def test_iterations_of_any_trace_are_found(seed):
     trace = random_trace(seed, kernels=12)
     one = list(training_operations(trace, 1))
     two = list(training_operations(trace, 2))
-    period = detect_iteration(training_operations(trace, 5))
+    period = find_period(signatures(training_operations(trace, 5)))
     assert period is not None
     assert (len(two) - len(one)) % period.length == 0
 
@@ -92,7 +96,7 @@ def test_iterations_of_any_trace_are_found(seed):
 def test_an_iteration_of_training():
     """8 layers: 24 kernels; a forward kernel allocates one tensor, a backward one two, and all are freed."""
     allocations = list(only_allocations(training_operations(chain(8), 4)))
-    period = detect_iteration(allocations)
+    period = find_period(signatures(allocations))
     assert period is not None
     assert period.length == 2 * (8 + 8 * 2 + 2)
     assert period.start <= 8  # the weights

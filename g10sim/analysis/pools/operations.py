@@ -177,9 +177,3 @@ class IterationDetector:
             return None
         self._next_check *= 2
         return find_period(self.values, self._least)
-
-
-def detect_iteration(operations: Iterable[Operation], least_operations: int = 1) -> Period | None:
-    """Find the iterations in which a whole recorded stream ends."""
-    signatures = Signatures()
-    return find_period([signatures.next(operation) for operation in operations], least_operations)
