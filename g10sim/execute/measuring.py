@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from io import StringIO
 from itertools import groupby, product
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 import yaml
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
@@ -43,7 +42,7 @@ from g10sim.execute.running import (
 )
 from g10sim.execute.script import Call, Script
 from g10sim.execute.simulated import simulated_plan
-from g10sim.files import write_text, writing
+from g10sim.files import write_csv, write_text, writing
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.trace.model import TimeSource, Trace
 from g10sim.units import parse_bytes
@@ -67,8 +66,6 @@ class MeasuredModel(Spec):
 
 class Measurement(Spec):
     """The cells to measure: each model within each budget, on demand and under each policy."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     models: tuple[MeasuredModel, ...] = Field(min_length=1)
     budgets: tuple[str, ...] = Field(min_length=1)
@@ -319,12 +316,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    lines = [columns, *([str(row.get(key, "")) for key in columns] for row in rows)]
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    with writing(path, ConfigError):
-        write_text(path, text.getvalue())
+    write_csv(path, list(dict.fromkeys(key for row in rows for key in row)), rows)
 
 
 def _write_timeline(path: Path, script: Script, report: StepReport) -> None:
