@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from g10sim.results.cases import case_keys, case_name
 from g10sim.results.columns import traffic
 from g10sim.results.legends import policy_labels
-from g10sim.results.reading import read_checked, read_provenance, read_results
+from g10sim.results.reading import read_csv, read_provenance, read_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,11 +70,8 @@ def _span(values: pd.Series[float], style: str) -> str:
 
 
 def _read_cases(directory: Path) -> pd.DataFrame | None:
-    if not (directory / CASES).is_file():
-        return None
-    import pandas as pd
-
-    return pd.read_csv(io.BytesIO(read_checked(directory, CASES, read_provenance(directory))))
+    is_there = (directory / CASES).is_file()
+    return read_csv(directory, CASES, read_provenance(directory)) if is_there else None
 
 
 def orders(results: pd.DataFrame, cases: pd.DataFrame) -> Iterator[str]:

@@ -51,15 +51,9 @@ def read_results(directory: str | Path) -> pd.DataFrame:
     Results without ``provenance.json`` can be read as well. Raises ConfigError if there are none, or if they
     are not those that ``provenance.json`` describes.
     """
-    import pandas as pd
-
     directory = Path(directory)
     provenance = read_provenance(directory) if (directory / PROVENANCE).exists() else {}
-    data = read_checked(directory, RESULTS, provenance)
-    try:
-        results = pd.read_csv(io.BytesIO(data))
-    except ValueError as error:
-        raise _unreadable(directory / RESULTS, error, "a directory written by 'run'") from error
+    results = read_csv(directory, RESULTS, provenance)
     check_results(directory / RESULTS, results, whole=bool(provenance))
     legends = provenance.get(ATTRIBUTE)
     results.attrs[ATTRIBUTE] = legends if isinstance(legends, dict) else {}
@@ -191,6 +185,17 @@ def read_checked(directory: Path, name: str, provenance: Mapping[str, Any]) -> b
     if "files" in provenance and provenance["files"].get(name) != bytes_hash(data):
         raise ConfigError(f"{path}: is damaged, was edited, or belongs to another run; {_AGAIN}")
     return data
+
+
+def read_csv(directory: Path, name: str, provenance: Mapping[str, Any]) -> pd.DataFrame:
+    """Read a CSV file of some results. Raises ConfigError for another one, and for one that is no table."""
+    import pandas as pd
+
+    data = read_checked(directory, name, provenance)
+    try:
+        return pd.read_csv(io.BytesIO(data))
+    except ValueError as error:
+        raise _unreadable(directory / name, error, "a directory written by 'run'") from error
 
 
 def cell_keys(provenance: Mapping[str, Any]) -> dict[int, str]:

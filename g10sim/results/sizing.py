@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from g10sim.checksums import unsealed
 from g10sim.errors import ConfigError
-from g10sim.results.reading import read_checked
+from g10sim.results.reading import read_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,8 +22,6 @@ def read_sizing(directory: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     Raises ConfigError if there are none, or if they are not those that ``sizing.json`` describes.
     """
-    import pandas as pd
-
     directory = Path(directory)
     path = directory / DESCRIPTION
     try:
@@ -34,6 +31,4 @@ def read_sizing(directory: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         raise ConfigError(f"{problem}; allowed: a directory written by 'size'") from error
     if described is None:
         raise ConfigError(f"{path}: is damaged or was edited; allowed: running 'size' again")
-    files = (read_checked(directory, name, described) for name in (SIZING, CURVES))
-    sizing, curves = (pd.read_csv(io.BytesIO(data)) for data in files)
-    return sizing, curves
+    return read_csv(directory, SIZING, described), read_csv(directory, CURVES, described)
