@@ -15,10 +15,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from g10sim.capture.published_models import MODELS, inception_v3, senet154
 from g10sim.capture.workload import Model
-
-__all__ = ["GRAPHS", "bert_base", "inception_v3", "resnet152", "senet154", "vit"]
 
 _LAYERS = 12
 _BERT_TOKENS, _BERT_WIDTH, _BERT_HEADS, _BERT_WORDS = 128, 768, 12, 30522
@@ -190,7 +187,7 @@ def bert_base(batch_size: int) -> Model:
 
 def vit(batch_size: int) -> Model:
     """ViT-S/32, written out."""
-    return Model(_Vit(batch_size), MODELS["VIT"](batch_size)[1], after_last_use=True)
+    return Model(_Vit(batch_size), images(batch_size, 224), after_last_use=True)
 
 
 def resnet152(batch_size: int) -> tuple[Any, Any]:
@@ -204,7 +201,38 @@ def resnet152(batch_size: int) -> tuple[Any, Any]:
             out = self.relu(self.bn3(self.conv3(out)))
             return out + (x if self.downsample is None else self.downsample(x))
 
-    return ResNet(Block, [3, 8, 36, 3]), MODELS["ResNet152"](batch_size)[1]
+    return ResNet(Block, [3, 8, 36, 3]), images(batch_size, 224)
+
+
+def inception_v3(batch_size: int) -> tuple[Any, Any]:
+    """Inception-v3 without the auxiliary classifier."""
+    from torchvision.models import inception_v3
+
+    return inception_v3(aux_logits=False, init_weights=False), images(batch_size, 299)
+
+
+def senet154(batch_size: int) -> tuple[Any, Any]:
+    """SENet-154 with whole convolutions: the published weights are not split into 64 groups."""
+    from timm.models.senet import SEBottleneck, SENet
+
+    network = SENet(
+        SEBottleneck,
+        layers=(3, 8, 36, 3),
+        groups=1,
+        reduction=16,
+        drop_rate=0.2,
+        downsample_kernel_size=3,
+        downsample_padding=1,
+        inplanes=128,
+        input_3x3=True,
+        num_classes=_CLASSES,
+    )
+    return network, images(batch_size, 224)
+
+
+def images(batch_size: int, pixels: int) -> Any:
+    """Make a batch of images."""
+    return torch.randn(batch_size, 3, pixels, pixels)
 
 
 GRAPHS = {"BERT_Base": bert_base, "ResNet152": resnet152, "VIT": vit}

@@ -17,7 +17,7 @@ def graphs(torch):
         make_torchvision_importable()
         pytest.importorskip(library, reason=f"{library} is not installed: pip install 'g10sim[capture]'")
     from g10sim.capture.published_graphs import GRAPHS
-    from g10sim.capture.published_models import MODELS
+    from tools.published_models import MODELS
 
     return MODELS | GRAPHS
 

@@ -27,7 +27,7 @@ def test_an_iteration_takes_the_published_time_within_15_percent(model, batch_si
     make_torchvision_importable()
     for library in ("timm", "torchvision", "transformers"):
         pytest.importorskip(library, reason=f"{library} is not installed")
-    from g10sim.capture.published_models import MODELS
+    from tools.published_models import MODELS
 
     captured = capture_step(
         lambda: MODELS[model](batch_size), gpu="a100-40g-g10", optimizer="sgd", attention="eager"

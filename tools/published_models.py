@@ -1,4 +1,4 @@
-"""The five models of the G10 paper, as its published traces have them: built for capture."""
+"""The five models of the G10 paper, as PyTorch's libraries have them: built for capture."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from g10sim.capture.published_graphs import images, inception_v3, senet154
+
 _BERT_TOKENS = 128
-_CLASSES = 1000
 
 
 class _Encoder(torch.nn.Module):  # type: ignore[misc]
@@ -33,44 +34,14 @@ def vit(batch_size: int) -> tuple[Any, Any]:
     """ViT-S/32: the published tensors have width 384 and 50 tokens of 32 x 32 pixels."""
     import timm
 
-    return timm.create_model("vit_small_patch32_224"), _images(batch_size, 224)
-
-
-def inception_v3(batch_size: int) -> tuple[Any, Any]:
-    """Inception-v3 without the auxiliary classifier."""
-    from torchvision.models import inception_v3
-
-    return inception_v3(aux_logits=False, init_weights=False), _images(batch_size, 299)
+    return timm.create_model("vit_small_patch32_224"), images(batch_size, 224)
 
 
 def resnet152(batch_size: int) -> tuple[Any, Any]:
     """ResNet-152."""
     from torchvision.models import resnet152
 
-    return resnet152(), _images(batch_size, 224)
-
-
-def senet154(batch_size: int) -> tuple[Any, Any]:
-    """SENet-154 with whole convolutions: the published weights are not split into 64 groups."""
-    from timm.models.senet import SEBottleneck, SENet
-
-    network = SENet(
-        SEBottleneck,
-        layers=(3, 8, 36, 3),
-        groups=1,
-        reduction=16,
-        drop_rate=0.2,
-        downsample_kernel_size=3,
-        downsample_padding=1,
-        inplanes=128,
-        input_3x3=True,
-        num_classes=_CLASSES,
-    )
-    return network, _images(batch_size, 224)
-
-
-def _images(batch_size: int, pixels: int) -> Any:
-    return torch.randn(batch_size, 3, pixels, pixels)
+    return resnet152(), images(batch_size, 224)
 
 
 MODELS = {
