@@ -15,7 +15,7 @@ from g10sim.policies.interface.machine import link_bandwidth, planned_machine
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.channel import Channel, Interval, queued, queued_backwards
-from g10sim.policies.planning.choice import Best
+from g10sim.policies.planning.choice import find_best, nested
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
@@ -272,12 +272,32 @@ def test_planning_ends_at_its_limit_and_says_so():
     assert limit.note == "planning ended at its limit of 0 s"
 
 
-def test_the_best_candidate_is_found_by_bounds():
+def test_the_best_candidate_is_found_by_what_each_was_worth():
     worth, asked = np.array([3.0, 5.0, 0.0, 5.0]), []
 
     def worths(places):
         asked.extend(places)
         return worth[places]
 
-    assert Best().find(np.array([9.0, 5.0, 4.0, 5.0]), worths, lambda places: np.full(len(places), 5.0)) == 1
-    assert Best().find(np.zeros(2), worths, np.zeros) is None
+    known = np.array([9.0, 5.0, 4.0, 5.0])
+    assert find_best(known, worths) == 1
+    assert known.tolist() == worth.tolist()
+    assert find_best(np.zeros(2), worths) is None
+    assert asked == [0, 1, 2, 3]
+
+
+def test_candidates_with_less_than_the_best_are_not_worked_out():
+    known, asked = np.arange(100.0), []
+
+    def worths(numbers):
+        asked.extend(numbers.tolist())
+        return known[numbers]
+
+    assert find_best(known, worths) == 99
+    assert asked == list(range(92, 100))
+
+
+def test_spans_wait_for_the_closest_one_around_them_of_their_kind_and_a_lower_number():
+    """0 and 1 are within spans of higher numbers; 5 is like 1 but of another kind."""
+    starts, ends, kinds = np.array([[2, 4, 5, 1, 4, 4], [5, 8, 7, 9, 9, 8], [0, 0, 0, 0, 0, 1]])
+    assert nested(np.arange(6), kinds, starts, ends) == {-1: [3, 0, 1, 5], 3: [4], 1: [2]}

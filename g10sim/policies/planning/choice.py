@@ -18,50 +18,28 @@ _FIRST, _MOST_FIRST = 8, 256
 """Candidates that are worked out at a time, at least, and at most to begin with."""
 
 
-class Best:
-    """Finds the best of candidates whose worth shrinks, choice after choice, with few of them worked out."""
+def find_best(known: Worths, worths: Callable[[Integers], Worths]) -> int | None:
+    """Return the number of the candidate that is worth most, of equals the first; None: none has any worth.
 
-    def __init__(self) -> None:
-        self._needed = 0
-
-    def find(
-        self,
-        bounds: Worths,
-        worths: Callable[[Integers], Worths],
-        newer_bounds: Callable[[Integers], Worths],
-    ) -> int | None:
-        """Return the number of the candidate that is worth most, of equals the first.
-
-        None: none has any worth. No candidate is worth more than its bound. ``worths`` works out what some
-        of them are worth, the bounds of which become that. A few with the highest bounds come first. Of
-        others that may be better ``newer_bounds`` are asked for, once, which may be lower. Then somewhat
-        more are worked out than the choice before needed, and more and more.
-        """
-        left, waiting = bounds.copy(), np.zeros(0)
-        best, place, count, are_new = 0.0, 0, _FIRST, False
-        while True:
-            may_win = left > best
-            may_win[:place] |= left[:place] == best
-            some = np.flatnonzero(may_win)
-            if not len(some):
-                break
-            if best and not are_new:
-                left[some] = np.minimum(left[some], newer_bounds(some))
-                bounds[some], are_new, waiting = left[some], True, left[some]
-                count = max(_FIRST, self._needed * 9 // 8)
-                continue
-            if len(some) > count:
-                values, rest = left[some], len(some) - count
-                some = some[values >= np.partition(values, rest)[rest]][:count]
-            bounds[some] = worths(some)
-            left[some] = 0
-            first = int(some[bounds[some].argmax()])
-            if (bounds[first], -first) > (best, -place):
-                best, place = float(bounds[first]), first
-            count *= 2
-        if are_new:
-            self._needed = int((waiting >= best).sum())
-        return place if best else None
+    ``known`` is what each was worth when it was last worked out, and no less than it is worth now. ``worths``
+    works some out again, which are known then: a few with the highest worth, then more and more.
+    """
+    left, best, number, count = known.copy(), 0.0, 0, _FIRST
+    while True:
+        may_win = left > best
+        may_win[:number] |= left[:number] == best
+        some = np.flatnonzero(may_win)
+        if not len(some):
+            return number if best else None
+        if len(some) > count:
+            values, rest = left[some], len(some) - count
+            some = some[values >= np.partition(values, rest)[rest]][:count]
+        known[some] = worths(some)
+        left[some] = 0
+        first = int(some[known[some].argmax()])
+        if (known[first], -first) > (best, -number):
+            best, number = float(known[first]), first
+        count *= 2
 
 
 class Ranking:
@@ -120,6 +98,24 @@ class Ranking:
             old = kept[place:stop].copy()
             kept[self._first : stop][is_old] = old
             kept[self._first + at] = new
+
+
+def nested(numbers: Integers, kinds: Integers, starts: Integers, ends: Integers) -> dict[int, list[int]]:
+    """Return the spans directly within each other one of their kind, by its number; -1: those within none.
+
+    A span is within another one that has a lower number.
+    """
+    found = dict[int, list[int]]()
+    around, kind = list[tuple[int, int]](), -1
+    order = np.lexsort((numbers, -ends, starts, kinds))
+    for number, own, end in np.stack((numbers, kinds, ends))[:, order].T.tolist():
+        while around and (own != kind or around[-1][1] < end):
+            around.pop()
+        outer = around[-1][0] if around else -1
+        found.setdefault(outer if outer < number else -1, []).append(number)
+        around.append((number, end))
+        kind = own
+    return found
 
 
 def best_first(worths: Worths, keys: Integers) -> Iterator[int]:

@@ -44,7 +44,7 @@ from g10sim.policies.designs.g10.draft import (
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.budget import Budget
-from g10sim.policies.planning.choice import Best, Worths
+from g10sim.policies.planning.choice import Worths, find_best, nested
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
 from g10sim.trace.model import Trace
@@ -64,16 +64,13 @@ _PROGRESS = 0.97
 _SSD_SHARE = 0.25
 # Costs of tiers: what is to be spared costs more than any copy.
 _DEAR, _NEVER = 2**60, 2**62
-# Quotients of floats may be rounded down.
-_ROUNDING = 1 + 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
     """Candidates as arrays; ``copied`` are the bytes that are copied when they leave.
 
-    ``costs`` are those of each tier, ``_NEVER`` where it is out of the question. For each tier, ``out_by``
-    and ``prefetch`` are the kernels between which they were last found to be away.
+    ``costs`` are those of each tier, ``_NEVER`` where it is out of the question.
     """
 
     starts: Integers
@@ -81,8 +78,6 @@ class _Choices:
     sizes: Integers
     copied: Integers
     costs: list[Integers]
-    out_by: list[Integers]
-    prefetch: list[Integers]
 
 
 def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
@@ -133,8 +128,8 @@ class _Unrelieved(NamedTuple):
 class _Selection(Draft):
     """Greedy choice of evictions for given kernel times.
 
-    Every choice lowers budgets and occupancy, so a period's benefit only shrinks: it is no more than the
-    pressure is by now between the kernels that it was last found to be away for.
+    Every choice lowers budgets and occupancy, so a period's benefit only shrinks. Nor is it ever more than
+    that of a period around it of as many bytes and with the same tiers: until that one is taken it waits.
     Per cost it may grow when a cheaper tier becomes the best one, and then counts at once.
     """
 
@@ -168,23 +163,38 @@ class _Selection(Draft):
         candidates = [candidates[n] for n in sorted(range(len(lengths)), key=lambda n: -lengths[n])]
         choices, numbers = self._choices(candidates), np.arange(len(candidates))
         windows = np.stack(self._windows(choices, numbers))
-        self._left = numbers[windows[0] > 0]
-        bounds, best = self._bounds(choices, self._left), Best()
 
-        def worths(places: Integers) -> Worths:
-            numbers = self._left[places]
-            windows[:, numbers] = self._windows(choices, numbers)
+        def ranks(numbers: Integers) -> Worths:
             return self._ranks(choices.sizes[numbers], windows[:, numbers])
 
+        def worths(numbers: Integers) -> Worths:
+            windows[:, numbers] = self._windows(choices, numbers)
+            return ranks(numbers)
+
+        first, known = ranks(numbers), np.zeros(len(numbers))
+        self._waiting = self._by_container(choices, np.flatnonzero(first))
+        self._freed = self._waiting.pop(-1, [])
         while self.occupancy.peak_bytes > self.target_bytes and not self.time.is_over():
-            place = best.find(bounds, worths, lambda places: self._bounds(choices, self._left[places]))
-            if place is None:
+            known[self._freed] = first[self._freed]
+            self._freed = []
+            number = find_best(known, worths)
+            if self._freed:
+                continue
+            if number is None:
                 break
-            number = int(self._left[place])
             _, tier, out_by, prefetch = windows[:, number].tolist()
             self.evict(candidates[number], self.machine.tiers[tier], out_by, prefetch)
-            bounds[place] = 0
-            self._left, bounds = self._left[bounds > 0], bounds[bounds > 0]
+            known[number] = 0
+            self._freed = self._waiting.pop(number, [])
+
+    def _by_container(self, choices: _Choices, numbers: Integers) -> dict[int, list[int]]:
+        """Return the candidates that wait for another one, by that one; -1: for none."""
+        if self._ranking != "benefit":
+            return {-1: numbers.tolist()}
+        fits = [costs[numbers] < _NEVER for costs in choices.costs]
+        kinds = np.stack([choices.sizes[numbers], choices.copied[numbers], *fits])
+        _, kind = np.unique(kinds, axis=1, return_inverse=True)
+        return nested(numbers, kind.ravel(), choices.starts[numbers], choices.ends[numbers])
 
     def _ranks(self, sizes: Integers, windows: Integers) -> Worths:
         """Return what absences with these windows are worth: bytes x cycles of relief, or that per cost.
@@ -212,21 +222,7 @@ class _Selection(Draft):
                 fits &= sizes <= tier.capacity_bytes
             cost = np.array([tier.both_cycles(size) for size in sizes.tolist()], dtype=np.int64)
             costs.append(np.where(fits, cost, _NEVER))
-        out_by, prefetch = ([np.zeros_like(starts) for _ in machine.tiers] for _ in range(2))
-        return _Choices(starts, ends, sizes, copied, costs, out_by, prefetch)
-
-    def _bounds(self, choices: _Choices, numbers: Integers) -> Worths:
-        """Return the most that candidates can be worth, given when they were last found to be away."""
-        most: Integers = np.zeros(len(numbers), dtype=np.int64)
-        for place, costs in enumerate(choices.costs):
-            found = self.occupancy.over_cycles(
-                choices.out_by[place][numbers] + 1, choices.prefetch[place][numbers]
-            )
-            np.maximum(most, np.where(costs[numbers] < _NEVER, found, 0), out=most)
-        bounds: Worths = most.astype(np.float64) * choices.sizes[numbers]
-        if self._ranking == "benefit_per_cost":
-            bounds *= _ROUNDING / np.min([costs[numbers] for costs in choices.costs], axis=0)
-        return bounds
+        return _Choices(starts, ends, sizes, copied, costs)
 
     def _windows(self, choices: _Choices, numbers: Integers) -> list[Integers]:
         """Return what each candidate's best tier achieves, of equals the cheapest.
@@ -240,7 +236,6 @@ class _Selection(Draft):
         for place, tier in enumerate(self.machine.tiers):
             out_by = self.out.finish(starts, choices.copied[numbers], tier.name)
             prefetch = self.into.latest_start(ends, sizes, tier.name)
-            choices.out_by[place][numbers], choices.prefetch[place][numbers] = out_by, prefetch
             found = self.occupancy.over_cycles(out_by + 1, prefetch)
             costs = choices.costs[place][numbers]
             costs += 0 if tier.kind == "ssd" else memory_cost
@@ -255,14 +250,26 @@ class _Selection(Draft):
 
     def _leave_out_full(self, tier: PlannedTier, wanted: Flags, numbers: Integers, choices: _Choices) -> None:
         """Want no tier, now or later, that lacks room for a tensor while it is away."""
-        used = self.used[tier.name]
-        room = tier.capacity_bytes - used.peak_bytes
+        room = tier.capacity_bytes - self.used[tier.name].peak_bytes
         for place in np.flatnonzero(wanted & (choices.sizes[numbers] > room)).tolist():
-            number = int(numbers[place])
+            wanted[place] = not self._is_full(tier, int(numbers[place]), choices)
+
+    def _is_full(self, tier: PlannedTier, number: int, choices: _Choices) -> bool:
+        """Return whether a tier has no room for a candidate. Then those that find room no longer wait."""
+        used, costs = self.used[tier.name], choices.costs[self.machine.tiers.index(tier)]
+
+        def lacks_room(number: int) -> bool:
             most = used.most(int(choices.starts[number]), int(choices.ends[number]))
-            if most + int(choices.sizes[number]) > tier.capacity_bytes:
-                wanted[place] = False
-                choices.costs[self.machine.tiers.index(tier)][number] = _NEVER
+            return most + int(choices.sizes[number]) > tier.capacity_bytes
+
+        full = [number] if lacks_room(number) else []
+        for one in full:
+            costs[one] = _NEVER
+            waiting = self._waiting.pop(one, [])
+            self._waiting[one] = list(filter(lacks_room, waiting))
+            self._freed += set(waiting) - set(self._waiting[one])
+            full += self._waiting[one]
+        return bool(full)
 
     def evict(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
         """Plan an eviction, and use up what it takes of links and tier."""
