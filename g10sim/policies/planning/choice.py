@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Worths: TypeAlias = "npt.NDArray[np.float64]"
 
-_FIRST, _MOST_FIRST = 8, 256
+_FIRST, _MOST_FIRST = 8, 128
 """Candidates that are worked out at a time, at least, and at most to begin with."""
 
 
@@ -52,7 +52,7 @@ class Ranking:
         order = np.argsort(-worths, kind="stable")
         self._numbers: Integers = order[worths[order] > 0]
         self._keys: Worths = -worths[self._numbers]
-        self._first, self._count = 0, _FIRST
+        self._first, self._count, self._many = 0, _FIRST, 0
 
     def pop(self, worths: Callable[[Integers], Worths]) -> int | None:
         """Work out candidates, the first ones first, until one is better than any that follows was; take it.
@@ -70,7 +70,8 @@ class Ranking:
                 for values, worst in ((self._keys, 0.0), (self._numbers, -1))
             )
             is_first = (lowest[1:] < known) | ((lowest[1:] == known) & (best[1:] < following))
-            place, count = place + len(some), 2 * count
+            place, looked_at = place + len(some), place + len(some) - first
+            count = max(looked_at, self._many - looked_at) if looked_at >= 2 * _FIRST else 2 * count
             if is_first.any():
                 end = int(is_first.argmax()) + 2
                 chosen = int(best[end - 1])
@@ -81,7 +82,10 @@ class Ranking:
 
     def _put_back(self, place: int, keys: Worths, numbers: Integers) -> None:
         """Put candidates of which the worth has changed among those from a place on."""
-        self._count = min(max(_FIRST, (place - self._first) * 5 // 4), _MOST_FIRST)
+        needed = place - self._first
+        self._count = min(max(_FIRST, needed * 5 // 4), _MOST_FIRST)
+        if needed > _MOST_FIRST:
+            self._many = needed * 21 // 20  # mostly a few are needed, or about as many as the last time
         self._first = place - len(keys)
         order = np.lexsort((numbers, keys))
         keys, numbers = keys[order], numbers[order]

@@ -64,13 +64,14 @@ class CriticalPressure:
     def _taken(self, size_bytes: int) -> list[tuple[int, Integers, Integers]]:
         """Return the bytes of an absence that are critical in each of these steps, and their sums x cycles.
 
-        Sums that may be too large are those of the high and of the low bits, after how far they are shifted.
-        They are kept until pressure changes.
+        Where reliefs may be too large, sums are those of the high and of the low bits, after how far they are
+        shifted. Sums that are too large themselves have right differences. They are kept until pressure
+        changes.
         """
         if size_bytes not in self._of_size:
             taken = np.minimum(self._above, size_bytes)
             parts = [(0, taken)]
-            if size_bytes * self._period > _LARGEST // 4:
+            if size_bytes * self._period > _LARGEST:
                 parts = [(0, taken & ((1 << _LOW_BITS) - 1)), (_LOW_BITS, taken >> _LOW_BITS)]
             self._of_size[size_bytes] = [
                 (shift, part, prefix_sums(part * self._lengths)) for shift, part in parts
