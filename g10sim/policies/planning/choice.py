@@ -133,9 +133,8 @@ def best_first(worths: Worths, keys: Integers) -> Iterator[int]:
         if not most:
             return
         best = np.flatnonzero(left == most)
-        number = int(best[keys[best].argmin()])
-        left[number] = 0
-        yield number
+        left[best] = 0
+        yield from best[keys[best].argsort(kind="stable")].tolist()
     order = np.lexsort((keys, -left))
     yield from order[left[order] > 0].tolist()
 

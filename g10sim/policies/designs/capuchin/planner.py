@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain
@@ -85,10 +86,6 @@ class _Planner:
         self._tensors = np.array([pair.tensor for pair in self._pairs], dtype=np.int64)
         self._number_of = {(pair.tensor, pair.evicted + 1): number for number, pair in enumerate(self._pairs)}
         self._is_kept = np.ones(len(self._pairs), dtype=np.bool_)
-        self._is_swapped, self._is_recomputed = (
-            np.zeros_like(self._is_kept),
-            np.zeros(len(accesses.sizes), dtype=np.bool_),
-        )
         self._entries: dict[int, Recomputed | None] = {}
         impossible = not parameters.recomputation
         self._remaking: Integers = np.full(len(self._pairs), NEVER if impossible else -1, dtype=np.int64)
@@ -136,9 +133,9 @@ class _Planner:
         numbers = self._over(kernel, self._is_kept)
         numbers = numbers[~self._costs.are_away(numbers, self._peak.time)]
         highs = self._costs.extents(numbers, *self._high(kernel, numbers))
-        costs = np.concatenate([self._costs.of(numbers, *highs), self._recomputation_costs(numbers)])
-        worths = np.tile(self._saved(self._costs.sizes[numbers]), 2) / np.maximum(1, costs)
-        worths[costs >= NEVER] = 0
+        costs = np.stack([self._costs.of(numbers, *highs), self._recomputation_costs(numbers)])
+        worths = (self._saved(self._costs.sizes[numbers]) / np.maximum(1, costs)).ravel()
+        worths[costs.ravel() >= NEVER] = 0
         tensors, count = np.tile(self._tensors[numbers], 2), len(numbers)
         known: list[tuple[float, int, int, GuidedSwap]] = []
         for place in chain(best_first(worths, tensors), (None,)):
@@ -176,11 +173,10 @@ class _Planner:
         """Return the first and last kernels around the peak that are the peak when each tensor is away."""
         levels, costs = self._analysis.kernel_levels(), self._costs
         rest = np.maximum(self._parameters.target_bytes, self._peak.size_bytes - self._sizes)
-        before = -np.minimum.accumulate(levels[:kernel][::-1])
-        after = -np.minimum.accumulate(levels[kernel + 1 :])
+        before, after = (_kernels_above(rest, some) for some in (levels[:kernel][::-1], levels[kernel + 1 :]))
         sizes = self._size_of[numbers]
-        first = np.maximum(costs.evicted[numbers] + 1, kernel - before.searchsorted(-rest)[sizes])
-        return first, np.minimum(costs.uses[numbers] - 1, kernel + after.searchsorted(-rest)[sizes])
+        first = np.maximum(costs.evicted[numbers] + 1, (kernel - before)[sizes])
+        return first, np.minimum(costs.uses[numbers] - 1, (kernel + after)[sizes])
 
     def _old(self, number: int) -> GuidedSwap | None:
         place = self._places.get(number)
@@ -197,9 +193,8 @@ class _Planner:
             entry = recomputation_of(self._accesses, self._rules, pair.tensor, pair.evicted + 1, pair.use)
             self._entries[number] = entry
             self._remaking[number] = NEVER if entry is None else self._recomputation_cycles(entry)
-        is_between = self._accesses.starts[self._costs.evicted[numbers]] < self._peak.time
-        is_free = is_between & ~self._is_recomputed[self._tensors[numbers]] & ~self._is_swapped[numbers]
-        return np.where(is_free, self._remaking[numbers], NEVER)
+        is_between = self._costs.evicted[numbers] < bisect_left(self._accesses.times, self._peak.time)
+        return np.where(is_between, self._remaking[numbers], NEVER)
 
     def _recomputation_cycles(self, entry: Recomputed) -> int:
         """Return the time of the kernel that makes a tensor."""
@@ -224,7 +219,7 @@ class _Planner:
             self._swaps[place], swaps[place] = swap, counted
         self._costs.take(number, swap, Interval(counted.out.end, counted.back.start), old)
         self._lanes.take(swap)
-        self._may_hide[number], self._is_swapped[number] = False, True
+        self._may_hide[number], self._remaking[number] = False, NEVER
         return True
 
     def _accept_recomputation(self, number: int) -> bool:
@@ -234,7 +229,7 @@ class _Planner:
         if not self._recomputed.add(entry, self._has_lowered):
             return False
         self._is_kept[number] = self._may_hide[number] = False
-        self._is_recomputed[entry.tensor] = True
+        self._remaking[self._tensors == entry.tensor] = NEVER
         return True
 
     def _has_lowered(self, spans: Collection[Span]) -> bool:
@@ -246,3 +241,10 @@ class _Planner:
             return False
         self._peak = found
         return True
+
+
+def _kernels_above(limits: Integers, levels: Integers) -> Integers:
+    """Return for each of some limits how many levels exceed it before the first that does not."""
+    is_low = levels <= limits.min(initial=NEVER)
+    stop = int(is_low.argmax()) + 1 if is_low.any() else len(levels)
+    return (-np.minimum.accumulate(levels[:stop])).searchsorted(-limits)
