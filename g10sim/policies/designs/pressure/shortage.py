@@ -125,7 +125,8 @@ class Shortage:
         """Return the kernels ahead at which steps begin after the next kernel's, and what these lack."""
         single, horizon = self._settings.last_single, self._horizon
         uses = self._alive.uses() - self._kernel
-        starts = np.unique(np.append(np.arange(single + 1), uses[(uses > single) & (uses < horizon)]))
+        later = uses[slice(*uses.searchsorted((single + 1, horizon)))]
+        starts = np.append(np.arange(single + 1), later[np.diff(later, prepend=single) > 0])
         levels = self._levels[self._kernel : self._kernel + horizon]
         return starts[2:], np.maximum.reduceat(levels, starts)[2:]
 
