@@ -24,8 +24,11 @@ class Scripted:
     def settle(self):
         self.settled += 1
 
-    def has_news(self, job):
-        return True
+    def news(self, jobs):
+        return jobs
+
+    def count_moves(self):
+        pass
 
     def changed(self, jobs=(), now=None, *, others=True):
         assert now in (None, self.now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from itertools import count as counter
 from types import TracebackType
 from typing import NamedTuple
 
@@ -61,10 +62,10 @@ class Timer(Timeout):
 class _Wait(NamedTuple):
     """A wait as ``Fabric.until`` begins it."""
 
+    event: Event
     job: int | None
     done: Callable[[], bool]
     stuck: Callable[[], str | G10SimError]
-    is_alone: bool
 
 
 class Fabric:
@@ -79,7 +80,9 @@ class Fabric:
         self._altered: set[int] = set()
         self._alters_all = False
         self._is_stale = False
-        self._waiting: dict[Event, _Wait] = {}
+        self._numbers = counter()
+        self._waiting: dict[int, _Wait] = {}
+        self._alone: dict[int, int] = {}
         self._timer: Timer | None = None
         self._watch: Callable[[], None] | None = None
 
@@ -148,8 +151,10 @@ class Fabric:
         the error that it is. Victims are chosen again for a waiting ``job``. If ``is_alone``, ``done``
         looks at the memory and the links of that job alone, and is called where these may have changed.
         """
-        event = self.clock.event()
-        self._waiting[event] = _Wait(job, done, stuck, is_alone)
+        event, number = self.clock.event(), next(self._numbers)
+        self._waiting[number] = _Wait(event, job, done, stuck)
+        if is_alone and job is not None:
+            self._alone[job] = number
         self._visit()
         return event
 
@@ -195,16 +200,25 @@ class Fabric:
         self._altered.clear()
         self._alters_all = False
 
+    def _looking(self) -> list[int]:
+        """Return the waits that may be over; what they look at is counted."""
+        alone = self._alone
+        found = [alone[job] for job in self.transfers.news(alone.keys())]
+        if len(alone) < len(self._waiting):
+            self.transfers.count_moves()
+            found += self._waiting.keys() - alone.values()
+        return sorted(found)
+
     def _look(self, now: int) -> int | None:
         """Wake those whose wait is over; return the next change that others wait for."""
-        for event, wait in list(self._waiting.items()):
-            if not self.transfers.has_news(wait.job if wait.is_alone else None):
-                continue
-            if wait.done():
-                del self._waiting[event]
+        for number in self._looking():
+            event, job, done, _ = self._waiting[number]
+            if done():
+                del self._waiting[number]
                 event.succeed()
-                if wait.job is not None:
-                    self._altered.add(wait.job)
+                if job is not None:
+                    self._alone.pop(job, None)
+                    self._altered.add(job)
                     self._is_stale = True
         if self._is_stale:
             self._share_anew(now)

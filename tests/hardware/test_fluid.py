@@ -520,8 +520,8 @@ def test_a_job_has_news_when_its_own_flows_or_rates_change():
         transfers = bench.transfers
         bench.prefetch(0, gpu=0)
         transfers.next_change()
-        assert [transfers.has_news(job) for job in (0, 1, 0, 1)] == [True, True, False, False]
+        assert transfers.news({0, 1}) == {0, 1}
+        assert not transfers.news({0, 1})
         bench.memories[1].request_prefetch(0)
         transfers.changed({1}, others=False)
-        assert transfers.has_news(1)
-        assert transfers.has_news(0) is bool(shared)
+        assert transfers.news({0, 1}) == ({0, 1} if shared else {1})

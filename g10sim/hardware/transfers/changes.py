@@ -6,7 +6,8 @@ Room that others make before it is needed does not count.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import heapify, heappop
+from heapq import heappop, heappush
+from itertools import chain
 from typing import TypeAlias
 
 from g10sim.hardware.flash.pool import FlashPool
@@ -40,60 +41,85 @@ class NextChange:
         self.last: Flow | None = None
         """Flow that needs the room of others, which go ahead of it."""
         self._earliest: dict[int, int] = {}
+        self._coming: list[tuple[int, int]] = []
         self._making_room: set[int] = set()
-        self._filling: dict[Pool, list[Flow]] = {}
+        self._filling: dict[int, list[Flow]] = {}
 
-    def expect(self, gpus: Iterable[int], flows: Iterable[Flow], now: int) -> None:
+    def forget(self, gpu: int) -> None:
+        """Expect nothing of a GPU."""
+        self._earliest.pop(gpu, None)
+        self._making_room.discard(gpu)
+        self._filling.pop(gpu, None)
+
+    def expect(self, gpus: Iterable[int], now: int) -> None:
         """Note that flows or rates of GPUs are new, and the earliest cycles at which they may change.
 
         Time that passes changes nothing about these, as long as no evictions make room for arrivals.
         """
         for gpu in gpus:
+            self.forget(gpu)
             own = self._flows_on(gpu)
             soonest, rooms = self._rooms_of(own)
+            if soonest is None:
+                continue
             shared = (now + self._cycles_together(users, room) for room, users in rooms.values())
-            self._earliest.pop(gpu, None)
-            if soonest is not None:
-                self._earliest[gpu] = min([now + soonest, *shared])
+            self._earliest[gpu] = min([now + soonest, *shared])
+            heappush(self._coming, (self._earliest[gpu], gpu))
             needs_room = any(flow.source != Location.GPU and flow.victim is None for flow in own)
-            self._making_room.discard(gpu)
             if needs_room and any(flow.source == Location.GPU for flow in own):
                 self._making_room.add(gpu)
-        self._filling = {}
-        for flow in flows:
-            if flow.filled is not None and flow.rate:
-                self._filling.setdefault(flow.filled, []).append(flow)
+            if filling := [flow for flow in own if flow.filled is not None and flow.rate]:
+                self._filling[gpu] = filling
 
-    def may_change(self, gpu: int, now: int) -> bool:
-        """Return whether a GPU's flows may have changed by themselves."""
-        return self._earliest.get(gpu, now + 1) <= now
+    def changing(self, now: int) -> list[int]:
+        """Return the GPUs whose flows may have changed by themselves."""
+        found = []
+        while (gpu := self._pop(now)) is not None:
+            found.append(gpu)
+        self._push(found)
+        return found
+
+    def _pop(self, last: int | None) -> int | None:
+        """Take the GPU off the heap whose flows may change first, if they may by some cycle (None: ever)."""
+        coming = self._coming
+        while coming and (last is None or coming[0][0] <= last):
+            cycle, gpu = heappop(coming)
+            if self._earliest.get(gpu) == cycle and (not coming or coming[0] != (cycle, gpu)):
+                return gpu
+        return None
+
+    def _push(self, gpus: Iterable[int]) -> None:
+        for gpu in gpus:
+            heappush(self._coming, (self._earliest[gpu], gpu))
 
     def _flows_on(self, gpu: int) -> list[Flow]:
         return [flow for site in self._on_gpu[gpu] for flow in site.flows]
 
-    def of_all(self, flows: list[Flow], now: int) -> int | None:
+    def of_all(self, now: int) -> int | None:
         """Cycles until a flow's run, its victim, or the room it uses is used up.
 
         Of several GPUs, only those are looked at that may be the first.
         """
         self.last = None
-        if len(flows) == 1:
-            return self._from(flows[0].lane.site, self._cycles_alone(flows[0]), now)
         if len(self._sites) == 1:
-            return self._of(flows)
-        soonest, makers = None, self._making_room
+            (site,) = self._sites.values()
+            return self._cycles_alone(site.flows[0]) if len(site.flows) == 1 else self._of(site.flows)
+        soonest, makers, looked = None, self._making_room, []
         if makers:
             soonest = self._of(
                 [flow for site in self._sites.values() if site.gpu in makers for flow in site.flows]
             )
-        coming = [(cycle, gpu) for gpu, cycle in self._earliest.items() if self._on_gpu[gpu]]
-        heapify(coming)
-        while coming and (soonest is None or coming[0][0] < now + soonest):
-            _, gpu = heappop(coming)
+        while (gpu := self._pop(None if soonest is None else now + soonest - 1)) is not None:
+            looked.append(gpu)
             if gpu not in makers:
                 cycles = self._of(self._flows_on(gpu))
                 soonest = _sooner(soonest, self._from(self._on_gpu[gpu][0], cycles, now))
-        for pool, users in self._filling.items():
+        self._push(looked)
+        filling: dict[Pool, list[Flow]] = {}
+        for flow in chain.from_iterable(self._filling.values()):
+            if flow.filled is not None:
+                filling.setdefault(flow.filled, []).append(flow)
+        for pool, users in filling.items():
             if soonest is None or self._cycles_together(users, pool.free) < soonest:
                 soonest = _sooner(soonest, self._cycles_for_all(users, pool.free))
         return soonest
@@ -213,17 +239,14 @@ class NextChange:
         """Cycles until something is used up where there is one flow, which has all room to itself."""
         if not flow.rate:
             return None
-        soonest = self.cycles_for(flow, flow.run.count)
-        rooms = [] if flow.victim is None else [flow.victim.count]
-        if flow.victim is None and flow.source != Location.GPU and not flow.follows:
-            rooms.append(flow.lane.site.memory.frames.free)
-        pool = flow.filled
-        if pool is not None:
-            rooms.append(pool.free)
-        if not rooms or min(rooms) >= flow.run.count:
-            return soonest
-        pages = max(min(rooms), flow.progress // self._page_work + 1)
-        return min(soonest, self.cycles_for(flow, pages))
+        room = flow.run.count
+        if flow.victim is not None:
+            room = min(room, flow.victim.count)
+        elif flow.source != Location.GPU and not flow.follows:
+            room = min(room, flow.lane.site.memory.frames.free)
+        if flow.filled is not None:
+            room = min(room, flow.filled.free)
+        return self.cycles_for(flow, min(flow.run.count, max(room, flow.progress // self._page_work + 1)))
 
     def cycles_for(self, flow: Flow, pages: int) -> int:
         """Return the cycles until a flow has moved that many pages, at least one."""

@@ -70,9 +70,8 @@ class Lane:
 class Site:
     """One job with its memory on the GPU that it runs on; its copies may need buffers in host memory.
 
-    Its ``flows`` are kept until they are ``stale``: something that they follow from may have changed. Those
-    of a site that is ``fickle`` always are. ``has_news``: flows or rates are others than when it was asked.
-    What has moved is counted ``until`` a cycle; later moves of a site that is ``apart`` may wait.
+    Its ``flows`` are kept as long as nothing that they follow from changes, unless it is ``fickle``. What has
+    moved is counted ``until`` a cycle. Sites are looked at in their ``order``.
     """
 
     def __init__(
@@ -89,27 +88,25 @@ class Site:
             (Lane(queues.evict[place], self, Location.GPU), place) for place in reversed(memory.tiers)
         ]
         self.flows: list[Flow] = []
-        self.is_stale = self.has_news = True
-        self.shares_links = self.had_room = self.is_apart = False
-        self.busy_cycles = self.until = 0
+        self.shares_links = self.had_room = self.is_busy = False
+        self.busy_cycles = self.until = self.order = 0
         self.is_fickle = self.is_buffered or victims.asks_policy or memory.keeps_copies or bool(memory.frozen)
 
-    def begin(self, flows: list[Flow], now: int) -> None:
-        """Let flows move at the rates that they have."""
-        self.flows, self.has_news, self.is_apart, self.until = flows, True, False, now
+    def begin(self, now: int) -> None:
+        """Let flows move at the rates that they have; pages cross the GPU's link, unless they are new."""
+        self.is_busy = any(flow.rate and (flow.source or flow.target) for flow in self.flows)
+        self.until = now
 
     def busy_until(self, now: int) -> int:
-        """Return the cycles up to ``now`` during which pages crossed the GPU's link; new ones do not."""
-        if self.flows and any(flow.rate and (flow.source or flow.target) for flow in self.flows):
-            return self.busy_cycles + now - self.until
-        return self.busy_cycles
+        """Return the cycles up to ``now`` during which pages crossed the GPU's link."""
+        return self.busy_cycles + now - self.until if self.is_busy else self.busy_cycles
 
     def moves_apart(self) -> bool:
         """Return whether others see nothing of what moves, and it does not matter in how many parts it comes.
 
         Tiers stay as full as they are, and the one flow's pages join the last run of the eviction order.
         """
-        if self.is_stale or len(self.flows) > 1:
+        if len(self.flows) > 1:
             return False
         if not self.flows:
             return True
@@ -117,11 +114,14 @@ class Site:
         takes_own = flow.victim is not None and flow.victim.tensor == flow.run.tensor
         return flow.source == flow.target and not takes_own and self.memory.joins_last(flow.run.tensor)
 
-    def keep(self, flows: list[Flow]) -> None:
-        """Keep flows; what is held up, or comes back to the fault queues, is looked at again each time."""
-        self.flows, self.had_room = flows, bool(self.memory.frames.free)
+    def keep(self) -> bool:
+        """Keep flows that are new; return whether they may be others by themselves.
+
+        What is held up, or comes back to the fault queues, is looked at again each time.
+        """
+        flows, self.had_room = self.flows, bool(self.memory.frames.free)
         self.shares_links = any(link.shared for flow in flows for link in flow.links)
-        self.is_stale = (
+        return (
             self.is_fickle
             or self.memory.queues.count > len(flows)
             or any(flow.victim is not None and flow.victim.tensor in self.memory.needed for flow in flows)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from itertools import count as counter
+from operator import attrgetter
 
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
@@ -37,6 +39,7 @@ _NONE, _GPU = Location.NONE, Location.GPU
 # In bytes and relative to GPU memory, merging is as fine with large pages and in small memories as elsewhere.
 _MERGE_BYTES = MERGE_PAGES * 4096
 _MERGE_SHARE = 64
+_order = attrgetter("order")
 
 
 class FluidTransfers(Transfers):
@@ -71,12 +74,20 @@ class FluidTransfers(Transfers):
         self._ssds += self._caches
         self._observer = observer
         self._sites: dict[int, Site] = {}
+        self._orders = counter()
+        self._stale: set[int] = set()
+        """Jobs that may have other flows than were made."""
+        self._news: set[int] = set()
+        """Jobs whose flows or rates are others than when somebody asked."""
+        self._together: set[int] = set()
+        """Jobs whose moves are counted with those of all; those of others may wait."""
         self._on_gpu: dict[int, list[Site]] = {}
         self._messages: list[Message] = []
         self._clock = system.gpu.clock
         self._heads = Heads(system, self.topology, self._pools, self._on_gpu, staging)
         self._rates = Rates(self.topology, system.pcie.service, system.gpu.count, self._ssds)
-        self._flows: list[Flow] | None = []
+        self._is_shared = False
+        """True while every flow has the rate that its links allow."""
         self._full: list[bool] = []
         self._shared_by_all = True
         self._counts_late = observer is None and staging is None and not self._ssds
@@ -123,6 +134,7 @@ class FluidTransfers(Transfers):
         for ssd in self._ssds:
             ssd.begin()
         self._sites[job] = site = Site(job, gpu, memory, victims, due)
+        site.order = next(self._orders)
         self._on_gpu.setdefault(gpu, []).append(site)
         share = memory.frames.capacity_pages // _MERGE_SHARE
         memory.recency.merge_pages = min(MERGE_PAGES, _MERGE_BYTES // self._page_bytes, share)
@@ -132,6 +144,9 @@ class FluidTransfers(Transfers):
         """Stop serving a job that has ended."""
         site = self._sites.pop(job)
         self._on_gpu[site.gpu].remove(site)
+        for jobs in (self._stale, self._news, self._together):
+            jobs.discard(job)
+        self._next.forget(site.gpu)
         if self._staging is not None:
             self._staging.close(job)
 
@@ -142,8 +157,10 @@ class FluidTransfers(Transfers):
 
     def link_use(self, gpu: int) -> float:
         """Return how much of both directions of a GPU's link copies fill now, from 0 to 1."""
-        own = self.topology.own(gpu)
-        copies: list[Share] = [*self._current(), *(one for one in self._messages if not one.is_access)]
+        self._share()
+        own, flows = self.topology.own(gpu), (site.flows for site in self._sites.values())
+        copies: list[Share] = [*chain.from_iterable(flows)]
+        copies += [one for one in self._messages if not one.is_access]
         used = sum(copy.rate for copy in copies for link in own if link in copy.links)
         return used / sum(link.capacity for link in own)
 
@@ -173,7 +190,7 @@ class FluidTransfers(Transfers):
 
     def bottleneck(self, job: int) -> StallReason | None:
         """Return whether eviction, or others on a shared link, slow a job's demanded pages."""
-        self._current()
+        self._share()
         for flow in self._sites[job].flows if job in self._sites else ():
             site, link = flow.lane.site, flow.bottleneck
             if flow.rank == DEMAND and link is not None:
@@ -192,30 +209,26 @@ class FluidTransfers(Transfers):
         """
         self._check_time(now)
         self.settle()
-        self._flows = None
+        self._is_shared = False
         for job in jobs:
             if job in self._sites:
-                self._sites[job].is_stale = True
+                self._stale.add(job)
                 restart_choice(self._sites[job].memory, self._sites[job].victims)
         if others:
-            for site in self._sites.values():
-                site.is_stale = True
+            self._stale.update(self._sites)
 
-    def has_news(self, job: int | None) -> bool:
-        """Return whether a job may have other queues, flows or rates; if so, count what moved (None: all)."""
-        if job is None:
-            self._count(self._sites.values())
-            return True
-        site = self._sites[job]
-        if not site.is_stale:
-            if self._flows is None:
-                self._current()
-            if not site.has_news:
-                return False
-        site.has_news = False
-        if site.is_apart:
-            self._count((site,))
-        return True
+    def news(self, jobs: Collection[int]) -> Collection[int]:
+        """Return which jobs may have other queues, flows or rates than before, and count their moves."""
+        if not self._is_shared and not self._stale.issuperset(jobs):
+            self._share()
+        found = (self._stale | self._news).intersection(jobs)
+        self._news -= found
+        self._count(found)
+        return found
+
+    def count_moves(self) -> None:
+        """Count what all jobs have moved up to now."""
+        self._count(self._sites)
 
     def _check_time(self, now: int | None) -> None:
         if now is not None and self._now != now:
@@ -233,23 +246,21 @@ class FluidTransfers(Transfers):
     def advance(self, now: int, jobs: Collection[int] | None = None) -> None:
         """Move everything up to the cycle ``now``, and count what moved of at least ``jobs`` (None: all)."""
         while self._now < now:
-            flows, left = self._current(), self._until_change()
-            if not flows and left is None:
+            left = self._until_change()
+            if left is None and not any(site.flows for site in self._sites.values()):
                 for ssd in self._ssds:
                     ssd.advance(now - self._now)
                 self._now = now
             elif left is not None and self._now + left <= now:
                 self._move(left)
                 self.settle()
-                self._flows = None
+                self._is_shared = False
                 self.events += 1
             else:
                 self._move(now - self._now)
         if self._staging is not None:
             self._staging.advance(now)
-        sites = self._sites
-        if len(sites) > 1:
-            self._count(sites.values() if jobs is None else [sites[job] for job in jobs if job in sites])
+        self._count(self._sites if jobs is None else jobs)
 
     def settle(self) -> None:
         """Let every job use the room that transfers, or other jobs, have made."""
@@ -262,34 +273,39 @@ class FluidTransfers(Transfers):
             for site in sites:  # what one job gave back is there for those before it, too
                 site.memory.settle()
 
-    def _current(self) -> list[Flow]:
-        if self._flows is None:
-            self._flows = self._make_flows()
-            self._changes = self._door.changes
-            self._left_at = -1
+    def _share(self) -> None:
+        """Give every flow the rate that its links allow."""
+        if not self._is_shared:
+            self._make_flows()
+            self._is_shared, self._changes, self._left_at = True, self._door.changes, -1
         elif self._changes != self._door.changes:
             raise InvariantError("links were not shared anew after memory had changed")
-        return self._flows
 
-    def _make_flows(self) -> list[Flow]:
-        """Make the flows of sites that may have others, and share what links these cross.
+    def _in_order(self, jobs: Iterable[int]) -> list[Site]:
+        return sorted(map(self._sites.__getitem__, jobs), key=_order)
 
-        A site without others is looked at each time.
+    def _make_flows(self) -> None:
+        """Make the flows of jobs that may have others, and share what links these cross.
+
+        The flows of a job without others are made each time.
         """
         sites = self._sites.values()
         if len(sites) == 1:
             (site,) = sites
-            flows = self._heads.of_site(site) if site.memory.queues.busy else []
-            self._rates.share(flows, self._messages, self._now)
-            site.begin(flows, self._now)
-            return flows
+            self._flow(site)
+            self._begin([site])
+            return
         full = [not pool.free for pool in self._pools.values()]
-        is_else, self._full = full != self._full or self._staging is not None, full
-        new = [site for site in sites if is_else or site.is_stale or len(self._on_gpu[site.gpu]) > 1]
+        is_else, self._full = full != self._full, full
+        new = list(sites) if is_else else self._in_order(self._stale)
         shares_links = any(site.shares_links for site in new)
-        self._count(new)
+        self._count(site.job for site in new)
         for site in new:
-            site.keep(self._heads.of_site(site) if site.memory.queues.busy else [])
+            self._flow(site)
+            if site.keep() or len(self._on_gpu[site.gpu]) > 1 or self._staging is not None:
+                self._stale.add(site.job)
+            else:
+                self._stale.discard(site.job)
         shares_links = shares_links or any(site.shares_links for site in new)
         by_all = bool(self._messages) or not self._rates.are_separable
         if by_all or self._shared_by_all:
@@ -298,23 +314,29 @@ class FluidTransfers(Transfers):
             those = set(new)
             new = [site for site in sites if site.shares_links or site in those]
         self._shared_by_all = by_all
-        self._count(new)
-        self._rates.share(list(chain.from_iterable(site.flows for site in new)), self._messages, self._now)
-        flows = list(chain.from_iterable(site.flows for site in sites))
-        for site in new:
-            site.begin(site.flows, self._now)
-        self._next.expect({site.gpu for site in new}, flows, self._now)
-        return flows
+        self._count(site.job for site in new)
+        self._begin(new)
+        self._next.expect({site.gpu for site in new}, self._now)
+
+    def _flow(self, site: Site) -> None:
+        site.flows = self._heads.of_site(site) if site.memory.queues.busy else []
+
+    def _begin(self, sites: Sequence[Site]) -> None:
+        """Let the flows of jobs move, at new rates."""
+        self._rates.share([flow for site in sites for flow in site.flows], self._messages, self._now)
+        for site in sites:
+            site.begin(self._now)
+            self._news.add(site.job)
+            self._together.add(site.job)
 
     def _until_change(self) -> int | None:
         """Cycles until a flow or a drive changes or a message has arrived; None: nothing does."""
-        flows = self._current()
+        self._share()
         if not self._ssds and not self._messages and self._staging is None:
             if self._left_at != self._now:
-                self._left_at, self._left = self._now, self._next.of_all(flows, self._now)
+                self._left_at, self._left = self._now, self._next.of_all(self._now)
             return self._left
-        soonest = self._next.of_all(flows, self._now)
-        changes = [soonest, *(ssd.cycles_to_change() for ssd in self._ssds)]
+        changes = [self._next.of_all(self._now), *(ssd.cycles_to_change() for ssd in self._ssds)]
         changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
         if self._staging is not None:
             changes += [self._staging.cycles_until(run, self._now) for run in self._staged_heads()]
@@ -332,8 +354,8 @@ class FluidTransfers(Transfers):
 
     def _move(self, cycles: int) -> None:
         self._now += cycles
-        sites, may_change = self._sites.values(), self._next.may_change
-        moving = [site for site in sites if not site.is_apart or may_change(site.gpu, self._now)]
+        changing = [site.job for gpu in self._next.changing(self._now) for site in self._on_gpu[gpu]]
+        moving = self._in_order(self._together.union(changing))
         for site in moving:
             self._move_pages(site)
         for message in self._messages:
@@ -349,11 +371,11 @@ class FluidTransfers(Transfers):
 
     def _move_pages(self, site: Site) -> None:
         """Let whole pages of a job change place that have moved since this was last done."""
-        start, work, whole_pages = site.until, self._page_work, self._next.whole_pages
+        start, flows, work, whole_pages = site.until, site.flows, self._page_work, self._next.whole_pages
         site.busy_cycles, site.until = site.busy_until(self._now), self._now
-        for flow in site.flows:
+        for flow in flows:
             flow.progress += flow.rate * (self._now - start)
-        for flow in self._next.in_turn(site.flows):
+        for flow in self._next.in_turn(flows):
             pages = whole_pages(flow)
             flow.progress -= pages * work
             if flow.follows and flow.progress >= work:
@@ -365,7 +387,7 @@ class FluidTransfers(Transfers):
                 if self._observer is not None:
                     self._report(flow, pages, start)
             if not run.count or flow.progress > work or (victim is not None and not victim.count):
-                site.is_stale = True
+                self._stale.add(site.job)
             lane.carry = min(flow.progress, work) if lane.queue else 0
 
     def _take_note(self, site: Site) -> None:
@@ -373,15 +395,20 @@ class FluidTransfers(Transfers):
         if site.flows or site.memory.notes_arrivals:
             site.memory.note_peak()
             if site.memory.reorder():
-                self._flows, site.is_stale = None, True
+                self._is_shared = False
+                self._stale.add(site.job)
             elif bool(site.memory.frames.free) != site.had_room:
-                site.is_stale = True
+                self._stale.add(site.job)
         if self._counts_late and len(self._sites) > 1:
-            site.is_apart = len(self._on_gpu[site.gpu]) == 1 and site.moves_apart()
+            if site.job not in self._stale and len(self._on_gpu[site.gpu]) == 1 and site.moves_apart():
+                self._together.discard(site.job)
+            else:
+                self._together.add(site.job)
 
-    def _count(self, sites: Iterable[Site]) -> None:
+    def _count(self, jobs: Iterable[int]) -> None:
         """Count what has moved of jobs that move apart."""
-        late = [site for site in sites if site.is_apart and site.until < self._now]
+        apart = [self._sites[job] for job in jobs if job in self._sites and job not in self._together]
+        late = [site for site in apart if site.until < self._now]
         if late:
             door = self._door
             before, was_open, door.is_open = door.changes, door.is_open, True

@@ -99,12 +99,16 @@ class Transfers(Protocol):
         InvariantError unless transfers are at the cycle ``now``.
         """
 
-    def has_news(self, job: int | None) -> bool:
-        """Return whether a job's queues, flows or rates may be others than when it was last asked.
+    def news(self, jobs: Collection[int]) -> Collection[int]:
+        """Return which jobs may have other queues, flows or rates than at the last call.
 
-        If so, what has moved is counted; None: that of all jobs.
+        What these have moved is counted.
         """
-        return True
+        return jobs
+
+    def count_moves(self) -> None:
+        """Count what all jobs have moved up to now."""
+        return
 
     def next_change(self, now: int | None = None) -> int | None:
         """Cycle at which something may become different by itself, or None.
