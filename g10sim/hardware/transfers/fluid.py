@@ -219,6 +219,8 @@ class FluidTransfers(Transfers):
 
     def news(self, jobs: Collection[int]) -> Collection[int]:
         """Return which jobs may have other queues, flows or rates than before, and count their moves."""
+        if len(self._sites) == 1:
+            return jobs
         if not self._is_shared and not self._stale.issuperset(jobs):
             self._share()
         found = (self._stale | self._news).intersection(jobs)
@@ -260,7 +262,8 @@ class FluidTransfers(Transfers):
                 self._move(now - self._now)
         if self._staging is not None:
             self._staging.advance(now)
-        self._count(self._sites if jobs is None else jobs)
+        if len(self._sites) > 1:
+            self._count(self._sites if jobs is None else jobs)
 
     def settle(self) -> None:
         """Let every job use the room that transfers, or other jobs, have made."""
@@ -292,8 +295,9 @@ class FluidTransfers(Transfers):
         sites = self._sites.values()
         if len(sites) == 1:
             (site,) = sites
-            self._flow(site)
-            self._begin([site])
+            site.flows = self._heads.of_site(site)
+            self._rates.share(site.flows, self._messages, self._now)
+            site.begin(self._now)
             return
         full = [not pool.free for pool in self._pools.values()]
         is_else, self._full = full != self._full, full
@@ -301,7 +305,7 @@ class FluidTransfers(Transfers):
         shares_links = any(site.shares_links for site in new)
         self._count(site.job for site in new)
         for site in new:
-            self._flow(site)
+            site.flows = self._heads.of_site(site)
             if site.keep() or len(self._on_gpu[site.gpu]) > 1 or self._staging is not None:
                 self._stale.add(site.job)
             else:
@@ -314,20 +318,14 @@ class FluidTransfers(Transfers):
             those = set(new)
             new = [site for site in sites if site.shares_links or site in those]
         self._shared_by_all = by_all
-        self._count(site.job for site in new)
-        self._begin(new)
-        self._next.expect({site.gpu for site in new}, self._now)
-
-    def _flow(self, site: Site) -> None:
-        site.flows = self._heads.of_site(site) if site.memory.queues.busy else []
-
-    def _begin(self, sites: Sequence[Site]) -> None:
-        """Let the flows of jobs move, at new rates."""
-        self._rates.share([flow for site in sites for flow in site.flows], self._messages, self._now)
-        for site in sites:
+        jobs = [site.job for site in new]
+        self._count(jobs)
+        self._rates.share([flow for site in new for flow in site.flows], self._messages, self._now)
+        for site in new:
             site.begin(self._now)
-            self._news.add(site.job)
-            self._together.add(site.job)
+        self._news.update(jobs)
+        self._together.update(jobs)
+        self._next.expect({site.gpu for site in new}, self._now)
 
     def _until_change(self) -> int | None:
         """Cycles until a flow or a drive changes or a message has arrived; None: nothing does."""
@@ -354,13 +352,16 @@ class FluidTransfers(Transfers):
 
     def _move(self, cycles: int) -> None:
         self._now += cycles
-        changing = [site.job for gpu in self._next.changing(self._now) for site in self._on_gpu[gpu]]
-        moving = self._in_order(self._together.union(changing))
+        moving: Collection[Site] = self._sites.values()
+        if len(moving) > 1:
+            changing = [site.job for gpu in self._next.changing(self._now) for site in self._on_gpu[gpu]]
+            moving = self._in_order(self._together.union(changing))
         for site in moving:
             self._move_pages(site)
-        for message in self._messages:
-            message.work -= message.rate * cycles
-        self._messages = [message for message in self._messages if not message.is_done]
+        if self._messages:
+            for message in self._messages:
+                message.work -= message.rate * cycles
+            self._messages = [message for message in self._messages if not message.is_done]
         for ssd in self._ssds:
             ssd.advance(cycles)
         for site in moving:

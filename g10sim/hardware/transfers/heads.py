@@ -58,6 +58,8 @@ class Heads:
 
     def of_site(self, site: Site) -> list[Flow]:
         """Return the flows of a job."""
+        if not site.memory.queues.busy:
+            return []
         flows = self._evictions(site)
         evicting = bool(flows)
         for lane, later in site.arrivals:
@@ -81,19 +83,18 @@ class Heads:
                 target = self._destination(_GPU, wish)
                 if target is None:
                     continue
-                links = self.topology.outward(site.gpu, target)
-                self._start_copy(lane, target, links)
-                links = self._staged(site, lane.queue[0].tensor, target, links)
+                links = self._started(lane, target, self.topology.outward(site.gpu, target))
                 flows.append(Flow(lane, links, EVICT, target))
                 if self._staging is not None and target != wish:
                     flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
         return flows
 
-    def _start_copy(self, lane: Lane, place: Location, links: list[Link]) -> None:
-        """Limit the rate of a copy that is next in its queue, where links make it wait before it moves."""
-        run = lane.queue[0]
+    def _started(self, lane: Lane, place: Location, links: list[Link]) -> list[Link]:
+        """Return the links of a copy that is next in its queue; its rate is limited where it waits first."""
+        run, site = lane.queue[0], lane.site
         if not run.rate:
-            run.rate = self._rate_of(lane.site, run, place, links)
+            run.rate = self._rate_of(site, run, place, links)
+        return self._staged(site, run.tensor, place, links) if site.is_buffered else links
 
     def _rate_of(self, site: Site, run: Run, place: Location, links: list[Link]) -> int:
         """Most bytes/second of a copy between the GPU and a place that has its links to itself; 0: any."""
@@ -103,7 +104,7 @@ class Heads:
 
     def _staged(self, site: Site, tensor: int, place: Location, links: list[Link]) -> list[Link]:
         """Return the links of a copy; pages of pageable memory are written to a buffer and read, too."""
-        if not site.is_buffered or self.pinned is None or not self._buffer(site, tensor, place)[1]:
+        if self.pinned is None or not self._buffer(site, tensor, place)[1]:
             return links
         return [*links, *self.topology.memory(site.gpu) * 2]
 
@@ -126,9 +127,7 @@ class Heads:
 
     def _add_arrival(self, flows: list[Flow], lane: Lane, rank: int, evicting: bool) -> None:
         site, source = lane.site, lane.source
-        links = self.topology.inward(lane.gpu, source)
-        self._start_copy(lane, source, links)
-        links = self._staged(site, lane.queue[0].tensor, source, links)
+        links = self._started(lane, source, self.topology.inward(lane.gpu, source))
         follows = evicting and rank == PREFETCH
         if follows or site.memory.frames.free:
             flows.append(Flow(lane, links, rank))
@@ -148,8 +147,9 @@ class Heads:
             return
         outward = self.topology.outward(lane.gpu, target)
         limit = self._limit_with_victim(lane.queue[0].rate, victim, owner, target, outward)
-        both = [*links, *self._staged(owner, victim.tensor, target, outward)]
-        flows.append(Flow(lane, both, rank, target, victim, owner))
+        if owner.is_buffered:
+            outward = self._staged(owner, victim.tensor, target, outward)
+        flows.append(Flow(lane, [*links, *outward], rank, target, victim, owner))
         flows[-1].limit = limit
 
     def _limit_with_victim(

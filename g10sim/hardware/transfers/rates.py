@@ -63,7 +63,7 @@ class Rates:
         """Give every flow and message its rate."""
         self._now = now
         is_alone = self._links_decide and len(flows) == 1 and not messages
-        if is_alone and not self.topology.crosses_duplex(flows[0].links):
+        if is_alone and (self.are_separable or not self.topology.crosses_duplex(flows[0].links)):
             share_alone(flows[0])
         elif flows or messages:
             share = partial(self._share_links, flows, messages)

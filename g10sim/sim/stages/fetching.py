@@ -54,17 +54,19 @@ class Fetching:
             for tensor in tensors:
                 self._transfers.demand(self._number, tensor)
             memory.traffic.faults += execution.faulting_pages
-        since, reason = self._now, self._reason()
+        clock, moving = self._fabric.clock, memory.moving
+        since, reason = clock.cycle, self._reason()
         latest = tensors[::-1]
 
         def has_arrived() -> bool:
             # Copies end in about the order of their requests: the last one is looked at first.
-            return not memory.queues.faulting and not any(map(memory.moving.__getitem__, latest))
+            return not memory.queues.faulting and not any(map(moving.__getitem__, latest))
 
         def has_ended() -> bool:
             nonlocal since, reason
-            waits.add(reason, self._now - since)
-            since = self._now
+            now = clock.cycle
+            waits.add(reason, now - since)
+            since = now
             if has_arrived():
                 return True
             reason = self._reason()
