@@ -202,10 +202,6 @@ class Residency(Counts):
         if count:
             self.send(Run(tensor, count), target)
 
-    def unmap(self) -> None:
-        """Give back the pages of the GPU whose contents were discarded: here they are free at once."""
-        self.door.enter()
-
     def merging(self, tensor: int) -> int:
         """Return how many pages of a tensor may arrive at once, for the same order as one by one makes."""
         return self.recency.merging(tensor)

@@ -115,6 +115,8 @@ class PooledAddresses(OwnAddresses):
 
     def reclaim(self, places: Sequence[int]) -> Sequence[int]:
         """Note that a tensor will need ranges; returns those that were discarded."""
+        if self.discarded.isdisjoint(places):
+            return ()
         found = [place for place in places if place in self.discarded]
         self.discarded.difference_update(found)
         return found

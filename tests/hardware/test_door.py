@@ -130,7 +130,6 @@ COMMON = {
     "protect": (nothing, lambda memory: memory.protect(frozenset({0}))),
     "await_transfers": (fetch_and_evict, wait_for_all),
     "send": (nothing, lambda memory: memory.send(Run(0, 5), FLASH)),
-    "unmap": (nothing, lambda memory: memory.unmap()),
     "pass_on": (nothing, lambda memory: memory.pass_on(1)),
     "allocate_in": (nothing, lambda memory: memory.allocate_in(HOST, ABSENT)),
     "carry_over": (nothing, lambda memory: memory.carry_over(2, 1, FLASH, HOST)),

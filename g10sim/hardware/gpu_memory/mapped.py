@@ -39,11 +39,6 @@ class Mapped(Residency):
         super().discard(tensor, but_for_gpu=but_for_gpu)
         self.recency.retire(tensor)
 
-    def unmap(self) -> None:
-        """Give back the pages of all ranges."""
-        for tensor in range(len(self.sizes)):
-            super().discard(tensor)
-
     def arrived(self, tensor: int, source: Location) -> None:
         """Remember what has arrived: transfers under way hold on to the order as it is."""
         if tensor in self._in_chunks:

@@ -61,16 +61,20 @@ class Migrator:
         self._recomputation, self._stores = recomputation, stores
         self._claims, self._sending = context.claims, context.sending
 
-    def perform(self, moves: Iterable[Move]) -> None:
-        """Carry out moves of a plan or a reaction in order. Raises PolicyError for an illegal one."""
-        trace, tiers, kind = self.view.trace, self._tiers, self.memory_kind
+    def perform(self, moves: Iterable[Move], *, are_planned: bool = True) -> None:
+        """Carry out moves of a plan, which name what exists, or of a reaction, in order.
+
+        Raises PolicyError for an illegal one.
+        """
+        kind = self.memory_kind
         for move in moves:
             if isinstance(move, Move) and kind in move.memories:
-                problem = move.flaw(trace, tiers) or move.check(self)
+                flaw = None if are_planned else move.flaw(self.view.trace, self._tiers)
+                problem = flaw or move.check(self)
             else:
                 problem = self._cannot(move)
             if problem:
-                kernel = trace.kernels[self.view.kernel]
+                kernel = self.view.trace.kernels[self.view.kernel]
                 raise PolicyError(f"policy '{self._policy}', kernel {kernel.id} ({kernel.name}): {problem}")
             move.apply(self)
 
@@ -101,12 +105,11 @@ class Migrator:
     def release_all(self) -> None:
         """Give up all memory: the job ends."""
         self._release(range(len(self._memory.sizes)))
-        self._memory.unmap()
 
     def _release(self, places: Iterable[int]) -> None:
         for place in places:
             self._memory.cancel(place)
-            self._memory.discard(place)
+            self._memory.discard(place, but_for_gpu=False)
             if self._stores is not None:
                 self._stores.forget(place)
 

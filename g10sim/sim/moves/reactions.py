@@ -28,7 +28,7 @@ class Reactions:
         ask: Callable[[View], Iterable[Move]] = getattr(self._policy, hook)
         moves = self._asked(hook, lambda: moves_of(ask(self._view)))
         try:
-            self._migrator.perform(moves)
+            self._migrator.perform(moves, are_planned=False)
         except PolicyError as error:
             raise PolicyError(f"{error}{place_of(self._policy, hook)}") from error
 
