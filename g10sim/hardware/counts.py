@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -54,6 +54,11 @@ class Queues:
     def busy(self) -> bool:
         """Return whether anything is in transfer."""
         return any(self.all)
+
+    @property
+    def heads(self) -> Iterator[Run]:
+        """Yield the planned copies that are the next of their queues."""
+        return (queue[0] for queue in (*self.evict, *self.prefetch) if queue)
 
     @property
     def count(self) -> int:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.pools import Pool
-from g10sim.hardware.transfers.flows import Flow, Site
+from g10sim.hardware.transfers.flows import Flow, Site, Sites
 from g10sim.records import Location
 
 _Place: TypeAlias = tuple[str, int | str]
@@ -30,13 +30,12 @@ class NextChange:
         self,
         pools: Mapping[Location, Pool],
         page_work: int,
-        sites: Mapping[int, Site],
-        on_gpu: Mapping[int, Sequence[Site]],
+        sites: Sites,
         *,
         is_observed: bool,
         is_staged: bool,
     ) -> None:
-        self._pools, self._page_work, self._sites, self._on_gpu = pools, page_work, sites, on_gpu
+        self._pools, self._page_work, self._sites = pools, page_work, sites
         self._is_observed, self._is_staged = is_observed, is_staged
         self.last: Flow | None = None
         """Flow that needs the room of others, which go ahead of it."""
@@ -93,7 +92,7 @@ class NextChange:
             heappush(self._coming, (self._earliest[gpu], gpu))
 
     def _flows_on(self, gpu: int) -> list[Flow]:
-        return [flow for site in self._on_gpu[gpu] for flow in site.flows]
+        return [flow for site in self._sites.on_gpu[gpu] for flow in site.flows]
 
     def of_all(self, now: int) -> int | None:
         """Cycles until a flow's run, its victim, or the room it uses is used up.
@@ -113,7 +112,7 @@ class NextChange:
             looked.append(gpu)
             if gpu not in makers:
                 cycles = self._of(self._flows_on(gpu))
-                soonest = _sooner(soonest, self._from(self._on_gpu[gpu][0], cycles, now))
+                soonest = _sooner(soonest, self._from(self._sites.on_gpu[gpu][0], cycles, now))
         self._push(looked)
         filling: dict[Pool, list[Flow]] = {}
         for flow in chain.from_iterable(self._filling.values()):
@@ -197,7 +196,7 @@ class NextChange:
         others go, as a full tier gets room.
         """
         site, tiers = users[0].lane.site, [self._pools.get(flow.source) for flow in users]
-        if len(self._on_gpu[site.gpu]) > 1 or any(tier and not tier.free for tier in tiers):
+        if len(site.neighbours) > 1 or any(tier and not tier.free for tier in tiers):
             return False
         leaving = [other for other in flows if other.source == Location.GPU and other.lane.site is site]
         if len(users) == 1 and self._merging(users) < 2:

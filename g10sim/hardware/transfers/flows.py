@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import count as counter
+from operator import attrgetter
 
 from g10sim.hardware.links import Link, Share
 from g10sim.hardware.memory import Residency
@@ -10,6 +13,7 @@ from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, VictimRule
 from g10sim.records import Location
 
+_order = attrgetter("order")
 DEMAND, EVICT, PREFETCH = range(3)
 """Ranks of flows, those that are served first ahead."""
 
@@ -71,7 +75,7 @@ class Site:
     """One job with its memory on the GPU that it runs on; its copies may need buffers in host memory.
 
     Its ``flows`` are kept as long as nothing that they follow from changes, unless it is ``fickle``. What has
-    moved is counted ``until`` a cycle. Sites are looked at in their ``order``.
+    moved is counted ``until`` a cycle. ``neighbours`` are all sites on its GPU.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class Site:
             (Lane(queues.evict[place], self, Location.GPU), place) for place in reversed(memory.tiers)
         ]
         self.flows: list[Flow] = []
+        self.neighbours: list[Site] = []
         self.shares_links = self.had_room = self.is_busy = False
         self.busy_cycles = self.until = self.order = 0
         self.is_fickle = self.is_buffered or victims.asks_policy or memory.keeps_copies or bool(memory.frozen)
@@ -126,3 +131,36 @@ class Site:
             or self.memory.queues.count > len(flows)
             or any(flow.victim is not None and flow.victim.tensor in self.memory.needed for flow in flows)
         )
+
+
+class Sites(dict[int, Site]):
+    """The sites of all jobs, which are looked at in the order in which they came.
+
+    Jobs that are ``stale`` may have other flows than were made. Those in ``news`` have others, or other
+    rates, than when somebody asked. What jobs move that are ``together`` is counted at each change; what
+    others move may wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_gpu: dict[int, list[Site]] = {}
+        self.stale, self.news, self.together = set[int](), set[int](), set[int]()
+        self._orders = counter()
+
+    def add(self, site: Site) -> None:
+        """Let a job come."""
+        self[site.job] = site
+        site.order, site.neighbours = next(self._orders), self.on_gpu.setdefault(site.gpu, [])
+        site.neighbours.append(site)
+
+    def remove(self, job: int) -> Site:
+        """Let a job go; returns its site."""
+        site = self.pop(job)
+        site.neighbours.remove(site)
+        for jobs in (self.stale, self.news, self.together):
+            jobs.discard(job)
+        return site
+
+    def in_order(self, jobs: Iterable[int]) -> list[Site]:
+        """Return the sites of some jobs in order."""
+        return sorted(map(self.__getitem__, jobs), key=_order)

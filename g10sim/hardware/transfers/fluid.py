@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from itertools import count as counter
-from operator import attrgetter
 
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
@@ -25,9 +23,8 @@ from g10sim.hardware.links import Link, Share, Topology
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.recency import MERGE_PAGES
-from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.changes import NextChange
-from g10sim.hardware.transfers.flows import DEMAND, Flow, Site
+from g10sim.hardware.transfers.flows import DEMAND, Flow, Site, Sites
 from g10sim.hardware.transfers.heads import Heads
 from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report, restart_choice
 from g10sim.hardware.transfers.rates import Message, Rates
@@ -39,7 +36,6 @@ _NONE, _GPU = Location.NONE, Location.GPU
 # In bytes and relative to GPU memory, merging is as fine with large pages and in small memories as elsewhere.
 _MERGE_BYTES = MERGE_PAGES * 4096
 _MERGE_SHARE = 64
-_order = attrgetter("order")
 
 
 class FluidTransfers(Transfers):
@@ -73,18 +69,10 @@ class FluidTransfers(Transfers):
         ]
         self._ssds += self._caches
         self._observer = observer
-        self._sites: dict[int, Site] = {}
-        self._orders = counter()
-        self._stale: set[int] = set()
-        """Jobs that may have other flows than were made."""
-        self._news: set[int] = set()
-        """Jobs whose flows or rates are others than when somebody asked."""
-        self._together: set[int] = set()
-        """Jobs whose moves are counted with those of all; those of others may wait."""
-        self._on_gpu: dict[int, list[Site]] = {}
+        self._sites = Sites()
         self._messages: list[Message] = []
         self._clock = system.gpu.clock
-        self._heads = Heads(system, self.topology, self._pools, self._on_gpu, staging)
+        self._heads = Heads(system, self.topology, self._pools, staging)
         self._rates = Rates(self.topology, system.pcie.service, system.gpu.count, self._ssds)
         self._is_shared = False
         """True while every flow has the rate that its links allow."""
@@ -94,7 +82,7 @@ class FluidTransfers(Transfers):
         self._now = self._changes = self.events = 0
         self._left: int | None = None
         self._left_at = -1
-        facts = self._pools, self._page_work, self._sites, self._on_gpu
+        facts = self._pools, self._page_work, self._sites
         self._next = NextChange(*facts, is_observed=observer is not None, is_staged=staging is not None)
 
     def send(self, links: list[Link], size_bytes: int) -> Message:
@@ -133,20 +121,14 @@ class FluidTransfers(Transfers):
         """Serve a job's memory on a GPU from now on; ``due`` tells when it will need a tensor."""
         for ssd in self._ssds:
             ssd.begin()
-        self._sites[job] = site = Site(job, gpu, memory, victims, due)
-        site.order = next(self._orders)
-        self._on_gpu.setdefault(gpu, []).append(site)
+        self._sites.add(Site(job, gpu, memory, victims, due))
         share = memory.frames.capacity_pages // _MERGE_SHARE
         memory.recency.merge_pages = min(MERGE_PAGES, _MERGE_BYTES // self._page_bytes, share)
         self.changed()
 
     def detach(self, job: int) -> None:
         """Stop serving a job that has ended."""
-        site = self._sites.pop(job)
-        self._on_gpu[site.gpu].remove(site)
-        for jobs in (self._stale, self._news, self._together):
-            jobs.discard(job)
-        self._next.forget(site.gpu)
+        self._next.forget(self._sites.remove(job).gpu)
         if self._staging is not None:
             self._staging.close(job)
 
@@ -196,7 +178,7 @@ class FluidTransfers(Transfers):
             if flow.rank == DEMAND and link is not None:
                 if link not in self.topology.inward(site.gpu, flow.source):
                     return StallReason.EVICTION
-                shared = link.shared or len(self._on_gpu[site.gpu]) > 1
+                shared = link.shared or len(site.neighbours) > 1
                 if shared and flow.rate < link.capacity and len(self._sites) > 1:
                     return StallReason.LINK_CONTENTION
         return None
@@ -212,19 +194,19 @@ class FluidTransfers(Transfers):
         self._is_shared = False
         for job in jobs:
             if job in self._sites:
-                self._stale.add(job)
+                self._sites.stale.add(job)
                 restart_choice(self._sites[job].memory, self._sites[job].victims)
         if others:
-            self._stale.update(self._sites)
+            self._sites.stale.update(self._sites)
 
     def news(self, jobs: Collection[int]) -> Collection[int]:
         """Return which jobs may have other queues, flows or rates than before, and count their moves."""
         if len(self._sites) == 1:
             return jobs
-        if not self._is_shared and not self._stale.issuperset(jobs):
+        if not self._is_shared and not self._sites.stale.issuperset(jobs):
             self._share()
-        found = (self._stale | self._news).intersection(jobs)
-        self._news -= found
+        found = (self._sites.stale | self._sites.news).intersection(jobs)
+        self._sites.news -= found
         self._count(found)
         return found
 
@@ -269,12 +251,12 @@ class FluidTransfers(Transfers):
         """Let every job use the room that transfers, or other jobs, have made."""
         if self._staging is None:
             return  # the next transfer takes any page
-        sites = self._sites.values()
-        for site in sites:
-            site.memory.settle()
-        if len(sites) > 1 and any(site.memory.waiting for site in sites):
-            for site in sites:  # what one job gave back is there for those before it, too
-                site.memory.settle()
+        memories = [site.memory for site in self._sites.values()]
+        for memory in memories:
+            memory.settle()
+        if len(memories) > 1 and any(memory.waiting for memory in memories):
+            for memory in memories:  # what one job gave back is there for those before it, too
+                memory.settle()
 
     def _share(self) -> None:
         """Give every flow the rate that its links allow."""
@@ -283,9 +265,6 @@ class FluidTransfers(Transfers):
             self._is_shared, self._changes, self._left_at = True, self._door.changes, -1
         elif self._changes != self._door.changes:
             raise InvariantError("links were not shared anew after memory had changed")
-
-    def _in_order(self, jobs: Iterable[int]) -> list[Site]:
-        return sorted(map(self._sites.__getitem__, jobs), key=_order)
 
     def _make_flows(self) -> None:
         """Make the flows of jobs that may have others, and share what links these cross.
@@ -301,15 +280,15 @@ class FluidTransfers(Transfers):
             return
         full = [not pool.free for pool in self._pools.values()]
         is_else, self._full = full != self._full, full
-        new = list(sites) if is_else else self._in_order(self._stale)
+        new = list(sites) if is_else else self._sites.in_order(self._sites.stale)
         shares_links = any(site.shares_links for site in new)
         self._count(site.job for site in new)
         for site in new:
             site.flows = self._heads.of_site(site)
-            if site.keep() or len(self._on_gpu[site.gpu]) > 1 or self._staging is not None:
-                self._stale.add(site.job)
+            if site.keep() or len(site.neighbours) > 1 or self._staging is not None:
+                self._sites.stale.add(site.job)
             else:
-                self._stale.discard(site.job)
+                self._sites.stale.discard(site.job)
         shares_links = shares_links or any(site.shares_links for site in new)
         by_all = bool(self._messages) or not self._rates.are_separable
         if by_all or self._shared_by_all:
@@ -323,8 +302,8 @@ class FluidTransfers(Transfers):
         self._rates.share([flow for site in new for flow in site.flows], self._messages, self._now)
         for site in new:
             site.begin(self._now)
-        self._news.update(jobs)
-        self._together.update(jobs)
+        self._sites.news.update(jobs)
+        self._sites.together.update(jobs)
         self._next.expect({site.gpu for site in new}, self._now)
 
     def _until_change(self) -> int | None:
@@ -337,25 +316,17 @@ class FluidTransfers(Transfers):
         changes = [self._next.of_all(self._now), *(ssd.cycles_to_change() for ssd in self._ssds)]
         changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
         if self._staging is not None:
-            changes += [self._staging.cycles_until(run, self._now) for run in self._staged_heads()]
-            if self._staging.next_event is not None:
-                changes.append(max(1, self._staging.next_event - self._now))
+            waiting = chain.from_iterable(site.memory.queues.heads for site in self._sites.values())
+            changes += self._staging.changes(waiting, self._now)
         return min((change for change in changes if change is not None), default=None)
-
-    def _staged_heads(self) -> Iterable[Run]:
-        """Yield the copies at the head of their queues that wait for the host."""
-        for site in self._sites.values():
-            queues = site.memory.queues
-            for queue in (*queues.evict, *queues.prefetch):
-                if queue and self._staging is not None and not self._staging.is_ready(queue[0]):
-                    yield queue[0]
 
     def _move(self, cycles: int) -> None:
         self._now += cycles
         moving: Collection[Site] = self._sites.values()
         if len(moving) > 1:
-            changing = [site.job for gpu in self._next.changing(self._now) for site in self._on_gpu[gpu]]
-            moving = self._in_order(self._together.union(changing))
+            gpus = self._next.changing(self._now)
+            changing = [site.job for gpu in gpus for site in self._sites.on_gpu[gpu]]
+            moving = self._sites.in_order(self._sites.together.union(changing))
         for site in moving:
             self._move_pages(site)
         if self._messages:
@@ -388,7 +359,7 @@ class FluidTransfers(Transfers):
                 if self._observer is not None:
                     self._report(flow, pages, start)
             if not run.count or flow.progress > work or (victim is not None and not victim.count):
-                self._stale.add(site.job)
+                self._sites.stale.add(site.job)
             lane.carry = min(flow.progress, work) if lane.queue else 0
 
     def _take_note(self, site: Site) -> None:
@@ -397,18 +368,18 @@ class FluidTransfers(Transfers):
             site.memory.note_peak()
             if site.memory.reorder():
                 self._is_shared = False
-                self._stale.add(site.job)
+                self._sites.stale.add(site.job)
             elif bool(site.memory.frames.free) != site.had_room:
-                self._stale.add(site.job)
+                self._sites.stale.add(site.job)
         if self._counts_late and len(self._sites) > 1:
-            if site.job not in self._stale and len(self._on_gpu[site.gpu]) == 1 and site.moves_apart():
-                self._together.discard(site.job)
+            if site.job not in self._sites.stale and len(site.neighbours) == 1 and site.moves_apart():
+                self._sites.together.discard(site.job)
             else:
-                self._together.add(site.job)
+                self._sites.together.add(site.job)
 
     def _count(self, jobs: Iterable[int]) -> None:
         """Count what has moved of jobs that move apart."""
-        apart = [self._sites[job] for job in jobs if job in self._sites and job not in self._together]
+        apart = [self._sites[job] for job in jobs if job in self._sites and job not in self._sites.together]
         late = [site for site in apart if site.until < self._now]
         if late:
             door = self._door

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 from g10sim.config.system import SystemSpec
@@ -22,17 +22,16 @@ _KEPT = 4096
 
 
 class Heads:
-    """Makes flows; ``on_gpu`` are the jobs of each GPU, whose pages make room for each other."""
+    """Makes flows; pages of all jobs on a GPU make room for each other."""
 
     def __init__(
         self,
         system: SystemSpec,
         topology: Topology,
         pools: Mapping[Location, Pool],
-        on_gpu: Mapping[int, Sequence[Site]],
         staging: Staging | None,
     ) -> None:
-        self.topology, self._pools, self._on_gpu, self._staging = topology, pools, on_gpu, staging
+        self.topology, self._pools, self._staging = topology, pools, staging
         self._page_bytes, self._fault = system.gpu.page_size, system.page_fault
         self._latencies = {tier.place: tier.latency for tier in system.all_tiers}
         self._spills = {place: spill_order(tuple(pools), place) for place in pools}
@@ -164,11 +163,10 @@ class Heads:
 
     def _victim(self, site: Site, *, demanded: bool) -> tuple[Run | None, Site]:
         """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""
-        neighbours = self._on_gpu[site.gpu]
-        if len(neighbours) == 1:
+        if len(site.neighbours) == 1:
             return site.victims.choose(site.memory, demanded), site
         best, owner = None, site
-        for neighbour in neighbours:
+        for neighbour in site.neighbours:
             run = neighbour.victims.choose(neighbour.memory, demanded)
             if run is not None and (best is None or run.stamp < best.stamp):
                 best, owner = run, neighbour

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec, published_drive
@@ -55,12 +55,6 @@ class Staging:
         """Let the host's workers share the bandwidth of host memory with copies."""
         self._host_memory.workers.carry = carry
 
-    @property
-    def next_event(self) -> int | None:
-        """Cycle at which the host's workers are a step further by themselves, if that changes what moves."""
-        workers = self._host_memory.workers
-        return None if workers.carry is None else workers.next_event
-
     def close(self, job: int) -> None:
         """Give up the buffers of a job that has ended."""
         if job in self._buffers:
@@ -74,7 +68,15 @@ class Staging:
         """Return whether a copy may move."""
         return not isinstance(run, StagedRun) or run.is_ready(self._host_memory.now)
 
-    def cycles_until(self, run: Run, now: int) -> int | None:
+    def changes(self, heads: Iterable[Run], now: int) -> list[int | None]:
+        """Cycles until copies at the head of their queues may begin, and until the host's workers go on."""
+        found = [self._cycles_until(run, now) for run in heads if not self.is_ready(run)]
+        workers = self._host_memory.workers
+        if workers.carry is not None and workers.next_event is not None:
+            found.append(max(1, workers.next_event - now))
+        return found
+
+    def _cycles_until(self, run: Run, now: int) -> int | None:
         """Cycles until a waiting copy may begin, or until the host's workers are a step further.
 
         None where that depends on what moves.
