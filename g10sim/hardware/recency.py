@@ -6,8 +6,8 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from itertools import count as counter
-from itertools import islice
 from operator import attrgetter
 
 from g10sim.hardware.runs import NO_TENSOR, Chunk, Group, Run
@@ -352,11 +352,8 @@ class Recency:
 
     def order(self) -> array[int]:
         """Return the order as tensor, pages, tensor, pages, and so on, oldest first."""
-        found = array("q")
-        for run in reversed(self._runs):
-            found.extend([part for tensor, count in run.entries() if count for part in (count, tensor)])
-        found.reverse()
-        return found
+        pairs = chain.from_iterable([run.filled() for run in self._runs if run.count])
+        return array("q", list(chain.from_iterable(pairs)))
 
     def latest(self) -> tuple[object, ...]:
         """Return what decides, besides the order, which runs the next arrivals join."""

@@ -174,6 +174,8 @@ def kind_of(answer: object, kind: type[Answer], allowed: str) -> Answer:
 
 
 def _all_of(answer: Iterable[_Item], allowed: str) -> tuple[_Item, ...]:
+    if isinstance(answer, tuple):  # as most are: told at once
+        return answer
     if not isinstance(answer, Iterable) or isinstance(answer, str):
         raise TypeError(f"found {answer!r}; allowed: {allowed}")
     return tuple(answer)
