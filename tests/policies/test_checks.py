@@ -44,7 +44,7 @@ def test_policies_that_come_with_g10sim(policy):
 
 def test_a_policy_that_needs_a_file_is_checked_with_one(tmp_path):
     path = tmp_path / "empty.g10p"
-    path.write_text('{"format": "g10sim-plan", "version": 2, "moves": 0}\n')
+    path.write_text('{"format": "g10sim-plan", "version": 1, "moves": 0}\n')
     assert check_policy({"name": "replay", "plan_file": str(path)}) == {}
 
 

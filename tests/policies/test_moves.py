@@ -307,6 +307,31 @@ def test_a_plan_can_say_all_that_a_reaction_can():
     assert kernel_times(planned) != kernel_times(run(Does(memory="contiguous")))
 
 
+FIRST_VERSION = [
+    {"kernel": 0, "tensor": 1, "target": "gpu"},
+    {"kernel": 1, "tensor": 0, "target": "host", "delay_cycles": 7},
+    {"kernel": 2, "tensor": 0, "target": "flash"},
+    {"kernel": 3, "tensor": 2, "target": "none"},
+    {"kernel": 3, "tensor": 1, "target": "none", "recompute": True},
+]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_files_of_the_first_version_are_read(tmp_path, separators):
+    header = {"format": "g10sim-plan", "version": 1, "planner": "old", "trace": "", "moves": 5}
+    # The hash that the first version wrote for these lines.
+    header["sha256"] = "2a70f67d3c215b4a5405b7c0c734ffd82335dda1d2aff22133fe85d30fb9417d"
+    path = tmp_path / "plan.g10p"
+    lines = (json.dumps(record, separators=separators) for record in [header, *FIRST_VERSION])
+    path.write_text("".join(line + "\n" for line in lines))
+    moves = Fetch(1), Evict(0), Evict(0, "ssd"), Free(2), Drop(1)
+    kernels, delays = (0, 1, 2, 3, 3), (0, 7, 0, 0, 0)
+    assert load_plan(path, TRACE) == MigrationPlan(tuple(map(Planned, kernels, moves, delays)), "old")
+    path.write_text(path.read_text().replace("old", "new"))
+    with pytest.raises(PlanError, match="the file was changed after it was written"):
+        load_plan(path)
+
+
 @pytest.mark.parametrize(("wrong", "found"), [(12, "12"), (-1, "-1"), (3.5, "3.5"), ("w", "'w'")])
 def test_one_wrong_tensor_among_many_is_named(wrong, found):
     trace = trace_of({f"w{number}*": 1 for number in range(12)}, [(1000, "w0", "")])

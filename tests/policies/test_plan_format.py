@@ -104,10 +104,23 @@ def test_plan_comes_back(file, trace):
     assert load_plan(file) == PLAN
 
 
-def test_a_plan_of_the_first_version_is_refused(tmp_path):
-    path = tmp_path / "plan.g10p"
-    path.write_text(json.dumps({"format": "g10sim-plan", "version": 1, "moves": 0}) + "\n")
-    assert error_of(path) == "line 1: found version 1; allowed: 2"
+def first_version(path, *moves):
+    header = {"format": "g10sim-plan", "version": 1, "moves": len(moves)}
+    path.write_text("".join(json.dumps(record) + "\n" for record in (header, *moves)))
+    return path
+
+
+def test_a_plan_of_the_first_version_names_places(tmp_path, trace):
+    places = [("gpu", False), ("host", False), ("flash", False), ("none", False), ("none", True)]
+    records = [
+        {"kernel": kernel, "tensor": 1, "target": place, "recompute": recompute, "delay_cycles": kernel}
+        for kernel, (place, recompute) in enumerate(places)
+    ]
+    made = [Fetch(1), Evict(1), Evict(1, "ssd"), Free(1), Drop(1)]
+    expected = tuple(Planned(kernel, move, kernel) for kernel, move in enumerate(made))
+    assert load_plan(first_version(tmp_path / "plan.g10p", *records), trace).moves == expected
+    path = first_version(tmp_path / "plan.g10p", {**records[1], "recompute": True})
+    assert error_of(path, trace) == "line 2: found target host with 'recompute'; allowed: none"
 
 
 def test_header_names_planner_and_trace(file, trace):

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from g10sim.errors import PlanError
 from g10sim.policies.interface.contract import Move, registered_moves
-from g10sim.policies.interface.moves import Evict, Fetch, Free
+from g10sim.policies.interface.moves import Drop, Evict, Fetch, Free
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.registry import choices_text, nearest
 from g10sim.text import shown
@@ -39,6 +39,15 @@ _HEADER = Fields(
     {"planner": (str, ""), "trace": (str, ""), "sha256": (str, "")},
 )
 _ENTRY = Fields({"kernel": int, "move": str}, {"delay_cycles": (int, 0)})
+_FIRST_VERSION = Fields(
+    {"kernel": int, "tensor": int, "target": str}, {"recompute": (bool, False), "delay_cycles": (int, 0)}
+)
+_TARGETS: dict[str, Callable[[int], Move]] = {
+    "none": Free,
+    "gpu": Fetch,
+    "host": Evict,
+    "flash": partial(Evict, target="ssd"),
+}
 
 _Kinds: TypeAlias = Mapping[str, tuple[type[Move], TypeAdapter[Move]]]
 """Registered moves by name, each with what reads its fields."""
@@ -46,12 +55,7 @@ _Kinds: TypeAlias = Mapping[str, tuple[type[Move], TypeAdapter[Move]]]
 _GUIDE_LINE = re.compile(
     r"Issued Time: (\d{1,18}) Tensor: (\d{1,18}) G:[xo] From: (\w+), To: (\w+)", re.ASCII
 )
-_GUIDE_MOVES: dict[str, Callable[[int], Move]] = {
-    "In_gpu": Fetch,
-    "In_cpu": Evict,
-    "In_ssd": partial(Evict, target="ssd"),
-    "Not_present": Free,
-}
+_GUIDE_TARGETS = {"In_gpu": "gpu", "In_cpu": "host", "In_ssd": "flash", "Not_present": "none"}
 _GUIDE_START = b"Issued Time:"
 
 
@@ -96,7 +100,7 @@ def _load_plan(path: Path, trace: Trace | None) -> MigrationPlan:
         check_plan(plan, trace, str(path), first_line=1)
         return plan
     reader = RecordReader(path, PlanError)
-    header = reader.header(FORMAT, (VERSION,), _HEADER, counts=("moves",))
+    header = reader.header(FORMAT, tuple(_BY_VERSION), _HEADER, counts=("moves",))
     if trace is not None and header["trace"]:
         found = trace_hash(trace)
         if header["trace"] != found:
@@ -104,12 +108,13 @@ def _load_plan(path: Path, trace: Trace | None) -> MigrationPlan:
                 f"found a plan for the trace with sha256 {short_hash(header['trace'])}; allowed: one for "
                 f"{short_hash(found)} ({trace.model}, batch size {trace.batch_size})"
             )
+    read, written = _BY_VERSION[header["version"]]
     known = {name: (move, TypeAdapter(move)) for name, move in registered_moves().items()}
-    plan = MigrationPlan(tuple(_read_move(reader, known) for _ in range(header["moves"])), header["planner"])
+    plan = MigrationPlan(tuple(read(reader, known) for _ in range(header["moves"])), header["planner"])
     reader.finish(f"{header['moves']} moves")
     check_plan(plan, trace, str(path), first_line=2)
-    identity = _identity(plan, header["trace"])
-    reader.check_hash(lambda: hash_lines(map(encode_line, [identity, *map(_record, plan.moves)])))
+    identity = _identity(plan, header["trace"], header["version"])
+    reader.check_hash(lambda: hash_lines(map(encode_line, [identity, *map(written, plan.moves)])))
     return plan
 
 
@@ -141,13 +146,13 @@ def read_prefetch_guide(path: str | Path) -> MigrationPlan:
     for number, line in enumerate(read_lines(path, PlanError), 1):
         text = decode_text(path, number, line, PlanError)
         match = _GUIDE_LINE.fullmatch(text)
-        make = _GUIDE_MOVES.get(match[4]) if match else None
-        if match is None or make is None:
+        target = _GUIDE_TARGETS.get(match[4]) if match else None
+        if match is None or target is None:
             raise PlanError(
                 f"{path}: line {number}: found {shown(text)}; allowed: 'Issued Time: KERNEL Tensor: TENSOR "
-                f"G:x|o From: PLACE, To: {'|'.join(_GUIDE_MOVES)}'"
+                f"G:x|o From: PLACE, To: {'|'.join(_GUIDE_TARGETS)}'"
             )
-        moves.append(Planned(int(match[1]), make(int(match[2]))))
+        moves.append(Planned(int(match[1]), _TARGETS[target](int(match[2]))))
     return MigrationPlan(tuple(moves), planner=path.name.partition(".config")[0])
 
 
@@ -194,11 +199,36 @@ def _refusal(error: ValidationError, move: type[Move]) -> str:
     return f"{key}: found {shown(details['input'])}; allowed: {allowed}"
 
 
-def _identity(plan: MigrationPlan, plan_trace_hash: str) -> dict[str, Any]:
+def _read_move_of_first_version(reader: RecordReader, known: _Kinds) -> Planned:
+    record = reader.record("kernel", _FIRST_VERSION)
+    if record["target"] not in _TARGETS:
+        reader.fail(f"target: found {shown(record['target'])}; allowed: {', '.join(_TARGETS)}")
+    if record["recompute"] and record["target"] != "none":
+        reader.fail(f"found target {record['target']} with 'recompute'; allowed: none")
+    make = Drop if record["recompute"] else _TARGETS[record["target"]]
+    return Planned(record["kernel"], make(record["tensor"]), record["delay_cycles"])
+
+
+def _record_of_first_version(planned: Planned) -> dict[str, Any]:
+    record = _record(planned)
+    drops = {"recompute": True} if record["move"] == "drop" else {}
+    evicts = "flash" if record.pop("target", "host") == "ssd" else "host"
+    target = {"fetch": "gpu", "evict": evicts}.get(record.pop("move"), "none")
+    delay = {"delay_cycles": planned.delay_cycles} if planned.delay_cycles else {}
+    return {"kernel": planned.kernel, "tensor": record["tensor"], "target": target, **drops, **delay}
+
+
+def _identity(plan: MigrationPlan, plan_trace_hash: str, version: int = VERSION) -> dict[str, Any]:
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": version,
         "planner": plan.planner,
         "trace": plan_trace_hash,
         "moves": len(plan.moves),
     }
+
+
+_BY_VERSION = {
+    1: (_read_move_of_first_version, _record_of_first_version),
+    VERSION: (_read_move, _record),
+}
