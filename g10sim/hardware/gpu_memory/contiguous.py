@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Collection, Container, Hashable, Sequence
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.door import Door
@@ -47,6 +47,7 @@ class Contiguous(Residency):
         self.whole: set[int] = set()
         self._read_again = set[int]()
         self._leaving: dict[int, None] = {}
+        self._copied_out: set[int] = set()
         self._stored: set[int] = set()
         self._condemned: set[int] = set()
         self._settled = -1
@@ -194,6 +195,7 @@ class Contiguous(Residency):
             self.take(-count)
             self.pools[target].take(count)
             self.pages[target][tensor] = count
+            self._copied_out.add(tensor)
         else:
             self.send(run, target)
 
@@ -226,20 +228,24 @@ class Contiguous(Residency):
         if tensor in self._layout.expanded and not self.moving[tensor]:
             self.blocks.release(index_owner(tensor))
 
+    def _put(self, tensor: int, count: int, target: Location, *, is_copied: bool = True) -> None:
+        super()._put(tensor, count, target, is_copied=is_copied)
+        if tensor in self._leaving and not self.moving[tensor]:
+            self._copied_out.add(tensor)
+
     def settle(self) -> None:
         """Take back the space of what has left, then give space to those who wait for it."""
         door = self.door
         if door.changes == self._settled or not (self._leaving or self.waiting):
             return
-        for tensor in self._leaving:
-            if not self.moving[tensor] and tensor not in self._stored:
-                door.enter()
-                self._stored.add(tensor)
-                in_host = 0 if self._staged is None else self.pages[self._staged][tensor]
-                if in_host < self.sizes[tensor]:
-                    self.buffers.release(tensor)
-                if in_host:
-                    self.buffers.stored(tensor, in_host)
+        for tensor in self._in_order(self._copied_out - self._stored):
+            door.enter()
+            self._stored.add(tensor)
+            in_host = 0 if self._staged is None else self.pages[self._staged][tensor]
+            if in_host < self.sizes[tensor]:
+                self.buffers.release(tensor)
+            if in_host:
+                self.buffers.stored(tensor, in_host)
         if not self._layout.returns_between_kernels:
             self._take_back()
         while self.waiting and self.blocks.allocate(self.waiting[0]):
@@ -248,8 +254,7 @@ class Contiguous(Residency):
         self._settled = door.changes
 
     def _take_back(self) -> None:
-        gone = [tensor for tensor in self._leaving if not self.moving[tensor] and tensor not in self.held]
-        for tensor in gone:
+        for tensor in self._in_order(self._copied_out - self.held.keys()):
             self.door.enter()
             self._stay(tensor)
             self.blocks.release(tensor)
@@ -262,10 +267,15 @@ class Contiguous(Residency):
             else:
                 self.blocks.keep_index(tensor)
 
+    def _in_order(self, some: set[int]) -> Collection[int]:
+        """Return some of the tensors that leave in the order in which they were asked to."""
+        return some if len(some) < 2 else [tensor for tensor in self._leaving if tensor in some]
+
     def _stay(self, tensor: int) -> None:
         """Note that a tensor is not leaving, or has left."""
         del self._leaving[tensor]
         self._stored.discard(tensor)
+        self._copied_out.discard(tensor)
 
     def _fill(self, tensor: int) -> None:
         """Set the copies going that a tensor's new block waits for; new contents are there at once."""
