@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Container, Hashable, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.counts import Counts
@@ -77,30 +78,29 @@ class Residency(Counts):
         """Return whether the next kernel is to wait for transfers of other data than its own."""
         return bool(self.awaited or self.awaited_arrivals)
 
-    def evicting(self) -> frozenset[int]:
-        """Return the tensors that wait to be evicted or are on their way out."""
-        return frozenset(run.tensor for queue in self.queues.evict for run in queue) | self.storing
+    def evicting(self) -> Iterator[int]:
+        """Yield the tensors that wait to be evicted or are on their way out."""
+        return chain((run.tensor for queue in self.queues.evict for run in queue), self.storing)
 
-    def arriving(self) -> frozenset[int]:
-        """Return the tensors that wait to come in, or are on their way in."""
-        moving = frozenset(run.tensor for queue in self.queues.prefetch for run in queue)
-        return moving.union(self.waiting)
+    def arriving(self) -> Iterator[int]:
+        """Yield the tensors that wait to come in, or are on their way in."""
+        return chain((run.tensor for queue in self.queues.prefetch for run in queue), self.waiting)
 
     @property
     def has_joined(self) -> bool:
         """Return whether nothing that the next kernel is to wait for is under way."""
-        if self.awaited and self.awaited & self.evicting():
+        if self.awaited and not self.awaited.isdisjoint(self.evicting()):
             return False
-        return not (self.awaited_arrivals and self.awaited_arrivals & self.arriving())
+        return not self.awaited_arrivals or self.awaited_arrivals.isdisjoint(self.arriving())
 
     def await_transfers(self, tensors: frozenset[int] | None, *, evictions: bool, prefetches: bool) -> None:
         """Let the next kernel wait for what is under way of these tensors (None: of all)."""
         self.door.enter()
         if evictions:
-            evicting = self.evicting()
+            evicting = frozenset(self.evicting())
             self.awaited |= evicting if tensors is None else evicting & tensors
         if prefetches:
-            arriving = self.arriving()
+            arriving = frozenset(self.arriving())
             self.awaited_arrivals |= arriving if tensors is None else arriving & tensors
 
     def forget_awaited(self) -> None:
