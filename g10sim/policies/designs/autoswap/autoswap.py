@@ -46,11 +46,6 @@ class PlannedSwaps:
     fits: bool
     clock_hz: int
 
-    @property
-    def overhead_ms(self) -> float:
-        """Waits that the planner expects in an iteration, in ms."""
-        return cycles_to_ms(self.swaps.schedule.overhead_cycles, self.clock_hz)
-
 
 @register_policy
 class AutoSwap(Limited, WholeTensors):
@@ -225,6 +220,6 @@ def _expectation(planned: PlannedSwaps) -> str:
     schedule = planned.swaps.schedule
     return (
         f"{len(schedule.swaps)} of {len(planned.swaps.candidates)} candidates swapped; expected: "
-        f"{planned.overhead_ms:.3f} ms of waits, load {format_bytes(schedule.peak_bytes)}, "
-        f"pool {format_bytes(planned.pool.footprint_bytes)}"
+        f"{cycles_to_ms(schedule.overhead_cycles, planned.clock_hz):.3f} ms of waits, "
+        f"load {format_bytes(schedule.peak_bytes)}, pool {format_bytes(planned.pool.footprint_bytes)}"
     )

@@ -61,8 +61,8 @@ def stick_to_limit(
             waits += in_time - wanted
             channel_from = in_time
             swaps.append(Swap(candidate, gone, back, in_time))
-    overhead = expected_overhead(timeline, swaps, load.bytes, limit_bytes, copies)
-    return Schedule(_by_departure(swaps), overhead, waits, load.peak_bytes)
+    cycles = _Play(timeline, swaps, load.bytes, limit_bytes, copies).iteration_cycles()
+    return Schedule(_by_departure(swaps), cycles - timeline.period, waits, load.peak_bytes)
 
 
 def without_overhead(timeline: LoadTimeline, chosen: Iterable[Absence], copies: PlannedTier) -> Schedule:
@@ -146,7 +146,11 @@ class _CopyOut:
 
 
 class _Play:
-    """Operations one after the other, with one channel for each direction."""
+    """Operations with the load that swaps leave, one after the other, and a channel for each direction.
+
+    An operation waits for copies out while the load and what should have left by then exceed the limit, and
+    for the copies in of what it uses. A wait moves everything after it.
+    """
 
     def __init__(
         self,
@@ -215,15 +219,3 @@ class _Play:
             else:
                 self._due[copy.gone] -= copy.size_bytes
         return time
-
-
-def expected_overhead(
-    timeline: LoadTimeline, swaps: Sequence[Swap], load_bytes: Integers, limit_bytes: int, copies: PlannedTier
-) -> int:
-    """Cycles by which swaps lengthen an iteration, given the load of each operation that they leave.
-
-    An operation waits for copies out while the load and what should have left by then exceed the limit, and
-    for the copies in of what it uses. A wait moves everything after it.
-    """
-    play = _Play(timeline, swaps, load_bytes, limit_bytes, copies)
-    return play.iteration_cycles() - timeline.period
