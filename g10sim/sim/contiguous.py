@@ -220,13 +220,13 @@ class WholeFetching(Fetching):
             yield from self.synchronize(waits)
         self._demanded.clear()
         self._demand(tensors)
-        since, reason = self._now, self._reason()
+        since, reason = self._clock.cycle, self._reason()
 
         def step() -> bool:
             nonlocal since, reason
-            waits.add(reason, self._now - since)
+            waits.add(reason, self._clock.cycle - since)
             self._demand(tensors)
-            since, reason = self._now, self._reason()
+            since, reason = self._clock.cycle, self._reason()
             return self._has_arrived()
 
         if not self._has_arrived():
@@ -275,7 +275,7 @@ class WholeFetching(Fetching):
 
     def end(self, execution: Execution, extra: int) -> int:
         """Return when a kernel ends whose data are there: whole tensors do not fault."""
-        return self._now + execution.duration
+        return self._clock.cycle + execution.duration
 
     def describe_wait(self) -> UnsupportedError:
         """Describe a wait without end: for space, and what holds it, or for copies that find no room."""

@@ -96,10 +96,6 @@ class JobRun:
         """Kernel that is about to start, or running."""
         return self._view.kernel
 
-    @property
-    def _now(self) -> int:
-        return self._clock.cycle
-
     def given_id_at(self, place: int) -> int:
         """Return the id in the trace's file of the tensor whose contents lie at a range of addresses."""
         tensor, given = self.addresses.tensor_at(place), self.job.trace.given_ids
@@ -114,11 +110,11 @@ class JobRun:
         pages = -(-admission // self.memory.page_bytes)
         self._gpu = gpu
         admitted = yield from gpu.enter(pages)
-        start = self._now
+        start = self._clock.cycle
         if admitted:
             yield from self._occupy()
             gpu.leave(pages)
-        times = job.arrival_cycles, start, self._now
+        times = job.arrival_cycles, start, self._clock.cycle
         drops = self._recomputation.drops
         record = JobRecord(self._number, job.gpu, *times, refused=not admitted, drops=drops)
         machine.recorder.jobs.append(record)
@@ -143,7 +139,7 @@ class JobRun:
         return self._fabric.alter(self._number)
 
     def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
-        self._ledger.open_iteration(self._now)
+        self._ledger.open_iteration(self._clock.cycle)
         before = self._beside.figures()
         self._replan(iteration)
         if iteration == 1 and self.context.policy.requirements.keeps_mappings:
@@ -152,7 +148,7 @@ class JobRun:
             moves = self._moves[kernel.id]
             if kernel.id == 0 and iteration > 0:
                 moves = self._moves[-1] + moves
-            start, waits = self._now, WaitLog()
+            start, waits = self._clock.cycle, WaitLog()
             if self._beside.may_wait:
                 yield from self._beside.let(iteration, kernel, waits)
             if kernel.device is not Device.GPU:
@@ -166,7 +162,7 @@ class JobRun:
             yield from self._execute(iteration, kernel, start, waits)
         cpu, exchanged = self._beside.since(before)
         record = self._ledger.close_iteration(
-            iteration, self._now, state=self._snapshot(), cpu=cpu, exchanged=exchanged
+            iteration, self._clock.cycle, state=self._snapshot(), cpu=cpu, exchanged=exchanged
         )
         self.context.iterations.ended(record)
 
@@ -182,11 +178,11 @@ class JobRun:
 
     def _rest(self, learnt: Hashable) -> Hashable:
         """Return what later iterations depend on besides pages in memory and on links; None: not known."""
-        memory = self.memory.state(self._now)
+        memory = self.memory.state(self._clock.cycle)
         if memory is None or self._machine.is_mixed:
             return None
         others = {
-            record.job: (record.iteration - self._view.iteration, self._now - record.end)
+            record.job: (record.iteration - self._view.iteration, self._clock.cycle - record.end)
             for record in self._machine.recorder.iterations
             if record.job != self._number
         }
@@ -205,12 +201,12 @@ class JobRun:
         with self._alter():
             self._begin(iteration, kernel, moves)
             execution = self._execution(iteration, kernel, start)
-            execution.stalls = waits.charge(self._now - start, StallReason.CPU)
+            execution.stalls = waits.charge(self._clock.cycle - start, StallReason.CPU)
             self._beside.launch(iteration, kernel)
             self._recomputation.kernel_ended(kernel)
             self.addresses.leave(kernel.id)
             self._react_at_end()
-        self._ledger.close_kernel(execution, self._now, self._transfers.busy_cycles(self._number))
+        self._ledger.close_kernel(execution, self._clock.cycle, self._transfers.busy_cycles(self._number))
 
     def _due(self, span: int, now: int) -> int:
         """Return the cycle at which a range is needed next if nothing waits from ``now`` until then."""
@@ -238,9 +234,9 @@ class JobRun:
         working_sets = self._gpu.working_sets
         if working_sets is None:
             return
-        since = self._now
+        since = self._clock.cycle
         yield working_sets.request(self._working_set_pages(kernel))
-        waits.add(StallReason.ALLOCATION, self._now - since)
+        waits.add(StallReason.ALLOCATION, self._clock.cycle - since)
 
     def _give_up_working_set(self, kernel: Kernel) -> None:
         """Let kernels of other jobs have the memory that this kernel's working set fills."""
@@ -271,11 +267,11 @@ class JobRun:
         duration = self._durations[producer.id]
         with self._alter():
             self._hold(producer)
-        execution = self._execution(iteration, producer, self._now)
+        execution = self._execution(iteration, producer, self._clock.cycle)
         if not self._fetching.has_all():
             yield from self._fetching.fetch(execution, waits)
         self._start(execution)
-        since = self._now
+        since = self._clock.cycle
         self._recomputation.dropped.difference_update(producer.outputs)
         computed, done = yield from self._compute(producer, duration)
         waits.add(StallReason.RECOMPUTATION, duration)
@@ -316,20 +312,20 @@ class JobRun:
         """Wait for the working set, then compute."""
         execution = self._execution(iteration, kernel, start)
         duration = execution.duration
-        end = self._now + duration
+        end = self._clock.cycle + duration
         if not self._fetching.has_all():
             extra = self._charge.cycles(kernel, duration, execution.inputs, execution.outputs)
             yield from self._fetching.fetch(execution, waits)
             end = self._fetching.end(execution, extra)
         self._start(execution)
-        self._computes_since = computing_since = self._now
-        computed, done = yield from self._compute(kernel, end - self._now)
+        self._computes_since = computing_since = self._clock.cycle
+        computed, done = yield from self._compute(kernel, end - self._clock.cycle)
         with self._alter():
             waits.add(self._slower, computed - end)
             waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
             self._measured[kernel.id] = computed - computing_since
             self._own[kernel.id] = end - computing_since
-            stall = self._now - start - duration
+            stall = self._clock.cycle - start - duration
             if stall:
                 rest = dominant_reason(self.memory, execution.inputs, execution.outputs)
                 execution.stalls = waits.charge(stall, rest)
@@ -339,7 +335,7 @@ class JobRun:
         if self.memory.awaits:
             yield from self._fetching.join(execution)
         busy = self._transfers.busy_cycles(self._number)
-        self._ledger.close_kernel(execution, self._now, busy)
+        self._ledger.close_kernel(execution, self._clock.cycle, busy)
         self._give_up_working_set(kernel)
         if self.context.exchange is not None:
             self.context.exchange.kernel_ended(iteration, kernel.id)
@@ -357,13 +353,13 @@ class JobRun:
         """
         used = self._in_place.begin(self.job.trace.kernels[kernel.id])
         yield from self._gpu.compute.run(self._number, cycles, self.job.priority)
-        computed = self._now
+        computed = self._clock.cycle
         if used:
             yield self._fabric.until(
                 lambda: all(message.is_done for message in used), self._fetching.describe_wait
             )
             self._in_place.end(kernel)
-        return computed, self._now
+        return computed, self._clock.cycle
 
     def _finish(self, kernel: Kernel) -> None:
         """Release what died with a kernel, then let the policy act."""

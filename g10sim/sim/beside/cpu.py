@@ -124,13 +124,9 @@ class CpuKernels(Launches):
         self.fetched_bytes = 0
 
     @property
-    def _now(self) -> int:
-        return self._fabric.now
-
-    @property
     def busy_cycles(self) -> int:
         """Cycles so far during which a kernel of the job computed on the CPU."""
-        return self._busy + (self._now - self._since if self._since >= 0 else 0)
+        return self._busy + (self._fabric.now - self._since if self._since >= 0 else 0)
 
     def blocker(self, kernel: Kernel) -> Event | None:
         """Return the end of what a kernel waits for before it starts or is launched, if there is any.
@@ -194,7 +190,7 @@ class CpuKernels(Launches):
 
     def _run(self, iteration: int, launched: Launched, before: Event | None) -> Generator[Event, Any, None]:
         """SimPy process: one execution of a kernel."""
-        launch, cpu = self._now, self._machine.cpus[self._socket]
+        launch, cpu = self._fabric.now, self._machine.cpus[self._socket]
         kernel, exchange = launched.kernel, self._exchange
         arrival = exchange.arrival(iteration, kernel.id) if exchange is not None else None
         if arrival is not None:
@@ -207,14 +203,16 @@ class CpuKernels(Launches):
         if before is not None:
             yield before
         yield cpu.request(1)
-        self._since = start = self._now
+        self._since = start = self._fabric.now
         self._check(kernel)
         yield from self._compute(kernel)
         self._check(kernel)
         self._busy, self._since = self.busy_cycles, -1
         cpu.release(1)
         if self._machine.recorder.wants_kernels:
-            record = BesideRecord(self._number, self._gpu, iteration, kernel.id, launch, start, self._now)
+            record = BesideRecord(
+                self._number, self._gpu, iteration, kernel.id, launch, start, self._fabric.now
+            )
             self._machine.recorder.cpu_kernels.append(record)
         with self._fabric.alter(self._number):
             self._pending.remove(launched)
@@ -232,13 +230,13 @@ class CpuKernels(Launches):
         cycles = self._trace.cpu_cycles(kernel, clock, self._spec.optimizer_rate)
         if self._spec.memory_bandwidth is not None:
             cycles = max(cycles, -(-moved * clock // self._spec.memory_bandwidth))
-        end, limit = self._now + cycles, -(-moved * clock // cycles) if cycles else 0
+        end, limit = self._fabric.now + cycles, -(-moved * clock // cycles) if cycles else 0
         if moved and self._transfers.topology.memory(self._gpu):
             with self._fabric.alter():
                 used = self._transfers.use_host(self._gpu, moved, limit)
             yield self._fabric.until(lambda: used.is_done, lambda: _ENDLESS)
-        if self._now < end:
-            yield self._fabric.clock.timeout(end - self._now)
+        if self._fabric.now < end:
+            yield self._fabric.clock.timeout(end - self._fabric.now)
 
     def _used_bytes(self, kernel: Kernel) -> int:
         """Return the bytes of a kernel's inputs, as often as it reads them, and of its outputs."""

@@ -28,12 +28,9 @@ class Fetching:
         self._context, self._view = context, view
         self._number, self._memory = context.number, context.memory
         self._fabric, self._transfers = context.fabric, context.fabric.transfers
+        self._clock = context.fabric.clock
         self.make_room: Callable[[], None] | None = None
         """Lets the policy act where nothing under way frees memory, if it can."""
-
-    @property
-    def _now(self) -> int:
-        return self._fabric.now
 
     def has_all(self) -> bool:
         """Return whether the kernel that is held has all its data, and waits for nothing else."""
@@ -54,7 +51,7 @@ class Fetching:
             for tensor in tensors:
                 self._transfers.demand(self._number, tensor)
             memory.traffic.faults += execution.faulting_pages
-        clock, moving = self._fabric.clock, memory.moving
+        clock, moving = self._clock, memory.moving
         since, reason = clock.cycle, self._reason()
         latest = tensors[::-1]
 
@@ -77,18 +74,18 @@ class Fetching:
 
     def synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
         """Wait for the evictions and prefetches that the policy wants done."""
-        since = self._now
+        since = self._clock.cycle
         if not self._memory.has_joined:
             yield self._fabric.until(self._has_joined, self.describe_wait)
-        waits.add(StallReason.SYNCHRONIZATION, self._now - since)
+        waits.add(StallReason.SYNCHRONIZATION, self._clock.cycle - since)
         with self._fabric.alter(self._number):
             self._memory.forget_awaited()
 
     def join(self, execution: Execution) -> Generator[Event, Any, None]:
         """Let a kernel that has computed end only after the transfers that the policy wants done."""
-        since, waits = self._now, WaitLog(execution.stalls)
+        since, waits = self._clock.cycle, WaitLog(execution.stalls)
         yield from self.synchronize(waits)
-        stall = sum(cycles for _, cycles in execution.stalls) + self._now - since
+        stall = sum(cycles for _, cycles in execution.stalls) + self._clock.cycle - since
         execution.stalls = waits.charge(stall, StallReason.SYNCHRONIZATION)
 
     def _has_joined(self) -> bool:
@@ -100,8 +97,8 @@ class Fetching:
     def end(self, execution: Execution, extra: int) -> int:
         """Return when a kernel ends whose data are there, with the cycles that faults add."""
         if self._context.behaviour.compute_overlap == "while_arriving":
-            return max(execution.start + execution.duration + extra, self._now)
-        return self._now + execution.duration + extra
+            return max(execution.start + execution.duration + extra, self._clock.cycle)
+        return self._clock.cycle + execution.duration + extra
 
     def describe_wait(self) -> str | G10SimError:
         """Describe a wait without end."""
