@@ -30,7 +30,6 @@ class PrefixSums:
         self._length = min(BLOCK, len(values) + 1)
         self._within = np.zeros(blocks * self._length, dtype=values.dtype).reshape(blocks, -1)
         self._totals, self._before = (np.zeros(blocks, dtype=values.dtype) for _ in range(2))
-        self._sums: Numbers | None = None
         self.change(0, len(values))
 
     @property
@@ -42,7 +41,7 @@ class PrefixSums:
         """Add up again after values ``start`` to ``stop`` - 1 have changed."""
         if start >= stop:
             return
-        self._sums, first, last = None, start // BLOCK, (stop - 1) // BLOCK
+        first, last = start // BLOCK, (stop - 1) // BLOCK
         for block in range(first, last + 1):
             begin = max(0, start - block * BLOCK)
             rest = self._values[block * BLOCK + begin : (block + 1) * BLOCK].copy()
@@ -59,9 +58,9 @@ class PrefixSums:
 
     def before(self, numbers: Integers) -> Numbers:
         """Return the sums of the first values."""
-        if self._sums is None:
-            self._sums = (self._before[:, np.newaxis] + self._within).ravel()
-        found: Numbers = self._sums.take(numbers)
+        found: Numbers = self._within.take(numbers)
+        if len(self._before) > 1:
+            found += self._before.take(numbers // BLOCK)
         return found
 
     def search(self, wanted: Numbers, side: Literal["left", "right"] = "left") -> Integers:
