@@ -50,6 +50,7 @@ class Streaming(JobPolicy):
 
     def __init__(self, trace: Trace, machine: PlannedMachine, settings: Settings) -> None:
         self._trace, self._kernels = trace, len(trace.kernels)
+        self._overlaps, self.tensors = settings.overlaps, len(trace.tensors)
         self._sizes: Integers = np.array(machine.sizes(trace), dtype=np.int64)
         self._uses = self._uses_on_gpu()
         self._next: Integers = np.array([uses[0] if uses else _NEVER for uses in self._uses], dtype=np.int64)
@@ -84,7 +85,6 @@ class Streaming(JobPolicy):
         written = {tensor for kernel in trace.kernels for tensor in kernel.outputs}
         leave = {period.tensor for period in leaving} if settings.keeps_copies else set[int]()
         self._clean = frozenset(leave - written)
-        self._overlaps, self.tensors = settings.overlaps, len(trace.tensors)
         self._until_new = _until_new(trace)
         self.homes = places or (self._first_homes(machine) if settings.keeps_copies else {})
         """Tiers in which persistent tensors lie at first, where that is not left to the machine."""
@@ -198,8 +198,8 @@ class Streaming(JobPolicy):
         return True
 
     def _await(self, tensor: int) -> None:
-        """Put a tensor that is missing in order."""
-        if self._missing[tensor]:
+        """Put a tensor that is missing in order, if any is asked for ahead."""
+        if self._overlaps and self._missing[tensor]:
             order = self._dying if self._dies[tensor] else self._lasting
             heappush(order, (int(self._next[tensor]), tensor))
 
