@@ -5,13 +5,14 @@ each other. A cycle is a nanosecond. What maps memory has mapped it in the first
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_zero_infinity import AHEAD, FOUR
 from test_zero_infinity import machine as with_drive
-from test_zero_offload import BUCKETS, HALF, SECOND, layer, machine, offload
+from test_zero_offload import BUCKETS, HALF, PARAMETERS, SECOND, layer, machine, offload
 
 from g10sim.config.sharing import ExchangeSpec
 from g10sim.config.system import SystemSpec
@@ -93,6 +94,18 @@ def test_every_replica_has_its_part(number):
         # All but the own part of gradients, and of weights, around the ring.
         assert one.exchanged == {"exchanged_bytes": 2 * (BUCKETS * HALF - part)}
         assert one.cpu.busy_cycles == SECOND // number
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_replica_moves_its_part_of_the_bytes_of_steps(number):
+    # 28 bytes a parameter take as long at 28 GB/s as its update, those of the step and those of passes.
+    system = machine(
+        gpus=number, nvlink=NVLINK, cpu={"optimizer_rate": "1 G/s", "memory_bandwidth": "28 GB/s"}
+    )
+    moved = 28 * PARAMETERS
+    kernels = (replace(one, moved_bytes=moved * (one.name == "Update")) for one in layer().kernels)
+    for one in last(offload(pass_bytes=28), replace(layer(), kernels=tuple(kernels)), number, system):
+        assert one.cpu.busy_cycles == pytest.approx(2 * SECOND / number, rel=1e-8)
 
 
 def test_the_wait_for_collectives_has_an_owner():

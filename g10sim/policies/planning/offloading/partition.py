@@ -131,7 +131,8 @@ class _Partitioning:
 
     def _on_cpu(self, step: Kernel) -> Kernel:
         inputs = tuple(self._parts.get(tensor, tensor) for tensor in step.inputs)
-        return replace(step, inputs=inputs, parameters=self._part(step.parameters))
+        moved, parameters = self._part(step.moved_bytes), self._part(step.parameters)
+        return replace(step, inputs=inputs, moved_bytes=moved, parameters=parameters)
 
     def _on_gpu(self, kernel: Kernel) -> Kernel:
         rests = {tensor: self._rest_at(tensor, kernel.id) for tensor in kernel.tensors}
