@@ -14,11 +14,12 @@ class Recomputability:
     """Says which tensors of a trace can be dropped because the kernel that made them can run again.
 
     A kernel may run again when it would do the same as the first time: it changes nothing that it reads, what
-    it reads is still there and unchanged, and what else it writes has not changed since.
+    it reads is still there and unchanged, and what else it writes has not changed since. With ``chains`` what
+    it reads may be gone, if it can be made again as well.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace, self._problems = trace, dict[tuple[int, int], str]()
+    def __init__(self, trace: Trace, *, chains: bool = False) -> None:
+        self._trace, self._chains, self._problems = trace, chains, dict[tuple[int, int], str]()
         self._used_on_cpu = {tensor for kernel in trace.cpu_kernels for tensor in kernel.touched}
 
     @cached_property
@@ -54,27 +55,47 @@ class Recomputability:
             return "has no contents that will be read again; allowed: live tensors"
         if len(made) > 1:
             return f"{len(made)} kernels write; allowed: what one kernel makes"
-        producer = trace.kernels[made[0]]
         uses = trace.uses[tensor]
-        return self._obstacle(tensor, producer, uses[bisect_left(uses, kernel)])
+        use = uses[bisect_left(uses, kernel)]
+        return next(filter(None, (self._obstacle(tensor, one, use) for one in self.chain(tensor, use))), "")
+
+    def chain(self, tensor: int, use: int) -> tuple[Kernel, ...]:
+        """Return the kernels that run again to make a tensor before kernel ``use``, its producer last."""
+        found, sources = dict[int, Kernel](), [tensor]
+        for source in sources:
+            producer = self.producer(source, use)
+            if producer is not None and producer.id not in found:
+                found[producer.id] = producer
+                if self._chains:
+                    sources += [other for other in producer.inputs if self.is_gone(other, use)]
+        return tuple(found[kernel] for kernel in sorted(found))
+
+    def is_gone(self, tensor: int, kernel: int) -> bool:
+        """Return whether no kernel needs a tensor's contents any more when ``kernel`` is about to start."""
+        return not self._trace.tensors[tensor].persistent and self._trace.deaths[tensor] <= kernel
 
     def _obstacle(self, tensor: int, producer: Kernel, use: int) -> str:
-        """Say what keeps a tensor's producer from running again just before kernel ``use``."""
+        """Say what keeps a kernel from running again just before kernel ``use``, to make a tensor."""
         trace, where = self._trace, f"is made by kernel {producer.id} ({producer.name}), which"
+        if tensor not in producer.outputs:
+            where = f"is made from what kernel {producer.id} ({producer.name}) makes, which"
         if set(producer.inputs) & set(producer.outputs):
             return f"{where} changes what it reads; allowed: kernels that can run again"
         for source in producer.inputs:
             name = trace.tensors[source].name
-            if not trace.tensors[source].persistent and trace.deaths[source] <= use:
+            if self.is_gone(source, use) and not self._is_made_once(source):
                 return f"{where} reads '{name}', gone before kernel {use}; allowed: what is there still"
             if self._changes(source, producer.id, use):
                 return f"{where} reads '{name}', changed before kernel {use}; allowed: what stays as it is"
         for other in producer.outputs:
-            alive = trace.tensors[other].persistent or use < trace.deaths[other]
-            if other != tensor and alive and self._changes(other, producer.id, use):
+            if other != tensor and not self.is_gone(other, use) and self._changes(other, producer.id, use):
                 name = trace.tensors[other].name
                 return f"{where} also writes '{name}', changed before kernel {use}; allowed: what is not"
         return ""
+
+    def _is_made_once(self, tensor: int) -> bool:
+        """Return whether a tensor that is gone may be made again for another."""
+        return self._chains and len(self._writers[tensor]) == 1 and tensor not in self._used_on_cpu
 
     def _changes(self, tensor: int, after: int, before: int) -> bool:
         """Return True if a kernel between two others writes a tensor."""

@@ -48,21 +48,20 @@ _NAMES = {
         _is_all_true _is_any_true
     """,
     OperatorClass.INDEXING: """
-        embedding embedding_dense_backward index index_select gather scatter scatter_ scatter_add scatter_add_
-        index_add index_add_ index_copy index_copy_ index_put index_put_ take _index_put_impl_ _unsafe_index
-        _unsafe_index_put nll_loss_backward nll_loss2d_backward masked_scatter masked_scatter_
-        masked_scatter_backward repeat_interleave
+        embedding embedding_dense_backward index index_select gather scatter scatter_add index_add index_copy
+        index_put take _index_put_impl_ _unsafe_index _unsafe_index_put nll_loss_backward nll_loss2d_backward
+        masked_scatter masked_scatter_backward repeat_interleave
     """,
     OperatorClass.COPY: """
-        _to_copy clone copy_ copy fill_ fill zero_ zeros zeros_like ones ones_like full full_like new_zeros
+        _to_copy clone copy fill zero zeros zeros_like ones ones_like full full_like new_zeros
         new_ones new_full cat stack constant_pad_nd arange slice_backward select_backward slice_scatter
-        select_scatter split_with_sizes_copy repeat roll flip tril triu tril_ triu_ scalar_tensor eye linspace
+        select_scatter split_with_sizes_copy repeat roll flip tril triu scalar_tensor eye linspace
         as_strided_scatter unfold_backward diagonal_backward im2col col2im
     """,
     OperatorClass.ELEMENTWISE: """
-        native_dropout native_dropout_backward bernoulli_ normal_ uniform_ random_ rand randn rand_like
-        randn_like randint bernoulli masked_fill_ masked_fill glu glu_backward exponential_ hardswish
-        hardswish_ hardswish_backward hardsigmoid_backward softplus_backward mse_loss_backward
+        native_dropout native_dropout_backward normal_ uniform_ random_ rand randn rand_like
+        randn_like randint bernoulli masked_fill glu glu_backward exponential_ hardswish
+        hardswish_backward hardsigmoid_backward softplus_backward mse_loss_backward
         smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward log_sigmoid_forward
         log_sigmoid_backward floor_divide upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
         upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward upsample_bilinear2d
@@ -70,6 +69,7 @@ _NAMES = {
         _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
     """,
 }
+"""Names of operators; an in-place form (``addmm_``) belongs with the one that makes a new tensor."""
 _CLASSES = {name: found for found, names in _NAMES.items() for name in names.split()}
 _FORMATS = {
     torch.float64: NumberFormat.FLOAT64,
@@ -140,25 +140,34 @@ def operator_class(func: Any) -> OperatorClass:
     name = short_name(func._schema.name)
     if "attention" in name:
         return OperatorClass.ATTENTION
-    known = _CLASSES.get(name)
+    known = _CLASSES.get(name) or _CLASSES.get(name.removesuffix("_"))
     if known is not None:
         return known
     if name.startswith(("_foreach_", "_fused_", "_amp_")):
         return OperatorClass.OPTIMIZER
     tags = func.tags
-    if torch.Tag.pointwise in tags or torch.Tag.pointwise in _functional_tags(func, name):
+    if torch.Tag.pointwise in tags or torch.Tag.pointwise in _functional_tags(func):
         return OperatorClass.ELEMENTWISE
     if torch.Tag.reduction in tags:
         return OperatorClass.REDUCTION
     return OperatorClass.OTHER
 
 
-def _functional_tags(func: Any, name: str) -> Sequence[Any]:
+def _functional_tags(func: Any) -> Sequence[Any]:
     """Tags of the form that returns a new tensor: in-place forms lack some of them."""
-    if not name.endswith("_"):
-        return ()
-    packet = getattr(getattr(torch.ops, func.namespace), name.rstrip("_"), None)
-    return getattr(getattr(packet, func._overloadname, None), "tags", ())
+    return getattr(getattr(_functional(func), func._overloadname, None), "tags", ())
+
+
+def _functional(func: Any) -> Any:
+    """Return the packet of the form that returns a new tensor; None where there is none."""
+    name = short_name(func._schema.name)
+    return getattr(getattr(torch.ops, func.namespace), name.removesuffix("_"), None)
+
+
+def _formula(func: Any) -> Formula | None:
+    """Return the formula of PyTorch for the FLOPs of an operator, or of its form that makes a new tensor."""
+    found: Formula | None = flop_registry.get(func._overloadpacket) or flop_registry.get(_functional(func))
+    return found
 
 
 def was_called(func: Any) -> bool:
@@ -176,10 +185,11 @@ def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     name = short_name(func._schema.name)
     if func.namespace == NAMESPACE:
         return int(_OWN_FLOPS[name](*args, **kwargs))
-    packet = func._overloadpacket
-    if packet in flop_registry:
-        return int(flop_registry[packet](*args, **kwargs, out_val=result))
-    return FORMULAS[name](*args) if name in FORMULAS else 0
+    formula = _formula(func)
+    if formula is not None:
+        return int(formula(*args, **kwargs, out_val=result))
+    own = FORMULAS.get(name.removesuffix("_"))
+    return own(*args) if own is not None else 0
 
 
 def sizes_of(func: Any, args: Sequence[Any]) -> dict[str, int]:
@@ -238,8 +248,8 @@ def has_known_cost(func: Any) -> bool:
     found = operator_class(func)
     if found is OperatorClass.OTHER:
         return False
-    named = short_name(func._schema.name) in FORMULAS or func.namespace == NAMESPACE
-    return found not in COMPUTING or named or func._overloadpacket in flop_registry
+    named = short_name(func._schema.name).removesuffix("_") in FORMULAS or func.namespace == NAMESPACE
+    return found not in COMPUTING or named or _formula(func) is not None
 
 
 _SCATTERING_GRADIENTS = {"index_add": "IndexSelectBackward", "scatter_add": "GatherBackward"}

@@ -3,18 +3,23 @@
 To capture: ``g10sim trace capture g10sim.capture.rounds:llama_3_8b --batch-size 32 --seq-len 1024
 --dtype bfloat16 --gpu h100``.
 
-Norms, attention and the optimizer are one kernel each, logits are made for some tokens at a time, and each
-weight is updated as soon as its gradient is complete.
+Norms, attention and the optimizer are one kernel each, and each weight is updated as soon as its gradient is
+complete. Blocks that are not checkpointed keep for the backward pass what those of als244/dataflow keep
+(docs/models/llama3, commit 047f806): outputs of norms and the input of the last product are made again from
+what they were made from. The loss and its gradients are then made in one pass, for some tokens at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -23,7 +28,9 @@ from g10sim.capture.lora import adapt
 STEP_TOKENS = 131_072
 """Tokens of a step."""
 _CHUNK_TOKENS = 4096
-"""Tokens whose logits exist at a time."""
+"""Tokens whose logits exist at a time in checkpointed models."""
+_SCRATCH_BYTES = 512 << 20
+"""Logits that exist at a time in others (als244/shadowspill, ``head_scratch_bytes`` of its presets)."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +57,75 @@ QWEN3_32B = Sizes(
 )
 
 
-class _Block(nn.Module):  # type: ignore[misc]
-    """One layer: attention and a gated MLP, each behind a norm and with a shortcut."""
+@contextmanager
+def _made_again(make: Callable[[], Tensor]) -> Iterator[Tensor]:
+    """Give a tensor that operators of the ``with`` block do not keep: the backward pass makes it again."""
+    made, again = [make()], list[Tensor]()
 
-    def __init__(self, sizes: Sizes) -> None:
+    def pack(saved: Tensor) -> Tensor | torch.Size:
+        return saved.shape if saved is made[0] or saved._base is made[0] else saved
+
+    def unpack(packed: Tensor | torch.Size) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        if not again:
+            with torch.no_grad():
+                again.append(make())
+        return again[0].view(packed)
+
+    with saved_tensors_hooks(pack, unpack):
+        yield made[0]
+    made.clear()
+
+
+class _Gated(torch.autograd.Function):  # type: ignore[misc]
+    """silu(gate) * up, for which only these two are kept."""
+
+    @staticmethod
+    def forward(context: Any, gate: Tensor, up: Tensor) -> Tensor:
+        context.save_for_backward(gate, up)
+        return functional.silu(gate) * up
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = context.saved_tensors
+        of_gate = torch.ops.aten.silu_backward(gradient * up, gate)
+        return of_gate, gradient * functional.silu(gate)
+
+
+class _Loss(torch.autograd.Function):  # type: ignore[misc]
+    """Sum of the cross entropy of logits; the gradients are made next to them, before the backward pass."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        tokens = _SCRATCH_BYTES // (weight.element_size() * len(weight))
+        of_x, of_weight = list[Tensor](), torch.zeros_like(weight) if context.needs_input_grad[1] else None
+        losses = list[Tensor]()
+        for part, wanted in zip(x.split(tokens), targets.unsqueeze(1).split(tokens), strict=True):
+            slopes = (part @ weight.t()).softmax(-1)
+            losses.append(slopes.gather(1, wanted).float().log().sum())
+            slopes.scatter_(1, wanted, slopes.gather(1, wanted) - 1)
+            of_x.append(slopes @ weight)
+            if of_weight is not None:
+                of_weight.addmm_(slopes.t(), part)
+        context.save_for_backward(torch.cat(of_x), of_weight)
+        return -torch.stack(losses).sum()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        of_x, of_weight = context.saved_tensors
+        return of_x * gradient, None if of_weight is None else of_weight * gradient, None
+
+
+class _Block(nn.Module):  # type: ignore[misc]
+    """One layer: attention and a gated MLP, each behind a norm and with a shortcut.
+
+    It ``keeps_all`` that operators keep for the backward pass, or makes some of it again.
+    """
+
+    def __init__(self, sizes: Sizes, *, keeps_all: bool) -> None:
         super().__init__()
-        self.head = sizes.head
+        self.head, self.keeps_all = sizes.head, keeps_all
         self.norm = nn.RMSNorm(sizes.width)
         self.queries = nn.Linear(sizes.width, sizes.heads * sizes.head, bias=False)
         self.keys = nn.Linear(sizes.width, sizes.key_heads * sizes.head, bias=False)
@@ -69,12 +139,16 @@ class _Block(nn.Module):  # type: ignore[misc]
         self.up = nn.Linear(sizes.width, sizes.inner, bias=False)
         self.down = nn.Linear(sizes.inner, sizes.width, bias=False)
 
+    def _given(self, make: Callable[[], Tensor]) -> AbstractContextManager[Tensor]:
+        """Give a tensor to operators that keep it, if they keep all."""
+        return nullcontext(make()) if self.keeps_all else _made_again(make)
+
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        normed = self.norm(x)
-        queries, keys, values = (
-            one(normed).unflatten(-1, (-1, self.head)).transpose(1, 2)
-            for one in (self.queries, self.keys, self.values)
-        )
+        with self._given(lambda: self.norm(x)) as normed:
+            queries, keys, values = (
+                one(normed).unflatten(-1, (-1, self.head)).transpose(1, 2)
+                for one in (self.queries, self.keys, self.values)
+            )
         mixed = functional.scaled_dot_product_attention(
             _turned(self.query_norm(queries), cosine, sine),
             _turned(self.key_norm(keys), cosine, sine),
@@ -82,9 +156,13 @@ class _Block(nn.Module):  # type: ignore[misc]
             is_causal=True,
             enable_gqa=True,
         )
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        normed = self.inner_norm(x)
-        return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        middle = x + self.out(mixed.transpose(1, 2).flatten(2))
+        with self._given(lambda: self.inner_norm(middle)) as normed:
+            gate, up = self.gate(normed), self.up(normed)
+        if self.keeps_all:
+            return middle + self.down(functional.silu(gate) * up)
+        with _made_again(lambda: _Gated.apply(gate, up)) as inner:
+            return middle + self.down(inner)
 
 
 def _turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -98,7 +176,7 @@ class _Llama(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.checkpointed = checkpointed
         self.embedding = nn.Embedding(sizes.words, sizes.width)
-        self.layers = nn.ModuleList(_Block(sizes) for _ in range(sizes.layers))
+        self.layers = nn.ModuleList(_Block(sizes, keeps_all=checkpointed) for _ in range(sizes.layers))
         self.norm = nn.RMSNorm(sizes.width)
         self.logits = nn.Linear(sizes.width, sizes.words, bias=False)
         half = sizes.head // 2
@@ -114,6 +192,8 @@ class _Llama(nn.Module):  # type: ignore[misc]
             else:
                 x = layer(x, self.cosine, self.sine)
         x, targets = self.norm(x).flatten(0, 1), targets.flatten()
+        if not self.checkpointed:
+            return _Loss.apply(x, self.logits.weight, targets) / len(targets)
         losses = [
             checkpoint(self._loss, part, wanted, use_reentrant=False)
             for part, wanted in zip(x.split(_CHUNK_TOKENS), targets.split(_CHUNK_TOKENS), strict=True)

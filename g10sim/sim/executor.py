@@ -247,17 +247,17 @@ class JobRun:
 
     def _recompute(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
         """Run the kernels again whose dropped results a kernel that is about to start reads."""
-        producers = self._recomputation.needed_by(kernel)
-        if not producers:
+        again = self._recomputation.needed_by(kernel)
+        if not again:
             return
         self._give_up_working_set(kernel)
-        for producer in producers:
+        for producer, left in again:
             yield from self._beside.let_again(producer, waits)
             yield from self._reserve(producer, waits)
             yield from self._run_again(iteration, producer, waits)
             if self._releases:
                 with self._alter():
-                    self._migrator.release(self._recomputation.gone(producer, kernel))
+                    self._migrator.release(left)
             self._give_up_working_set(producer)
         yield from self._reserve(kernel, waits)
         with self._alter():

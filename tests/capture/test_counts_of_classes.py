@@ -60,6 +60,14 @@ FORWARD = [
         TOKENS + WIDTH * OUT + ROWS * OUT + OUT,
         0,
     ),
+    (
+        (ROWS, WIDTH),
+        lambda x: some(ROWS, OUT).addmm_(x, some(WIDTH, OUT)),
+        "addmm_",
+        2 * TOKENS * OUT,
+        TOKENS + WIDTH * OUT + 2 * ROWS * OUT,
+        0,
+    ),
     ((ROWS, WIDTH), lambda x: x @ some(WIDTH), "mv", 2 * TOKENS, TOKENS + WIDTH + ROWS, 0),
     (
         (ROWS, WIDTH),

@@ -43,6 +43,42 @@ def test_each_weight_is_updated_alone_in_the_last_of_four_rounds(trace):
     assert not trace.frozen
 
 
+@pytest.mark.parametrize("trace", [rounds.llama_3_8b_half], indirect=True)
+def test_blocks_keep_what_products_cannot_be_made_again_without(trace):
+    backward = next(kernel.id for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
+    kept = [
+        tensor.size_bytes // 4
+        for tensor in trace.tensors
+        if tensor.kind is TensorKind.ACTIVATION
+        and trace.births[tensor.id] < backward < trace.deaths[tensor.id]
+    ]
+    tokens = 16
+    queries, keys = (heads * SMALL.head for heads in (SMALL.heads, SMALL.key_heads))
+    # Input and middle, queries and results of attention, keys and values, gate and up.
+    block = [SMALL.width, SMALL.width, queries, queries, keys, keys, SMALL.inner, SMALL.inner]
+    gradients = [
+        tokens * SMALL.width,
+        SMALL.words * SMALL.width,
+    ]  # of the last norm's output, and of the words
+    expected = [*(tokens * one for one in SMALL.layers * block), tokens * SMALL.width, *gradients]
+    small = tokens * SMALL.heads  # maxima of attention, and of norms
+    assert sorted(size for size in kept if size > small) == sorted(expected)
+
+
+def test_gradients_are_those_of_plain_operators(monkeypatch):
+    torch.manual_seed(0)
+    plain, own = (rounds._Llama(SMALL, 8, checkpointed=plain) for plain in (True, False))
+    own.load_state_dict(plain.state_dict())
+    monkeypatch.setattr(rounds, "_SCRATCH_BYTES", SMALL.words * 4 * 5)  # logits of five tokens at a time
+    tokens, targets = torch.randint(SMALL.words, (2, 2, 8))
+    losses = [model(tokens, targets) for model in (plain, own)]
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(*losses)
+    for one, other in zip(plain.parameters(), own.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("trace", [rounds.llama_3_8b_half_lora], indirect=True)
 def test_adapters_of_all_linear_layers_are_trained_and_weights_are_frozen(trace):

@@ -403,7 +403,7 @@ def test_what_is_cheap_to_compute_again_is_dropped():
     planned = planned_machine(system, OWN)
     demand = demand_of(CHEAP, planned.clock_hz, planned.page_bytes)
     (drop,) = chosen_drops(CHEAP, demand, planned)
-    assert (drop.tensor, drop.start, drop.end, drop.producer.id) == (1, 1, 3, 0)
+    assert (drop.tensor, drop.start, drop.end, drop.producers) == (1, 1, 3, CHEAP.kernels[:1])
     forecast = Forecast(CHEAP, planned, demand, [drop])
     assert [forecast.alive_at(kernel) for kernel in range(4)] == [[0, 1], [0, 2], [0, 2], [0, 1]]
     records = run(CHEAP, system, recompute=True)
@@ -422,12 +422,38 @@ def test_what_is_read_to_compute_again_may_be_computed_again_itself():
     system = machine(100, mapping="100 GB/s")
     planned = planned_machine(system, OWN)
     drops = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
-    names = {(trace.tensors[drop.tensor].name, drop.start, drop.end, drop.producer.id) for drop in drops}
+    names = {(trace.tensors[one.tensor].name, one.start, one.end, one.producers[-1].id) for one in drops}
     assert names == {("s", 2, 4, 0), ("a", 2, 4, 1)}
     records = run(trace, system, recompute=True)
     assert moved(records) == (0, 0)
     again = [dict(kernel.stalls).get(StallReason.RECOMPUTATION, 0) for kernel in records.kernels[-2:]]
     assert again == [3000, 0]
+
+
+def test_what_is_made_from_what_is_dead_is_dropped_and_made_again_from_before():
+    # Nothing reads s after a is made from it.
+    kernels = [(1000, "x", "s"), (2000, "s", "a"), (5000, "", "b"), (5000, "b", ""), (7000, "a", "")]
+    trace = trace_of({"x*": 1, "s": 20, "a": 40, "b": 75}, kernels)
+    system = machine(100, mapping="100 GB/s")
+    planned = planned_machine(system, OWN)
+    (drop,) = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
+    assert (drop.tensor, drop.start, drop.end, drop.producers) == (2, 2, 4, trace.kernels[:2])
+    assert (drop.sources, drop.results) == ((0,), [1, 2])
+    records = run(trace, system, recompute=True)
+    assert moved(records) == (0, 0)
+    stalls = {StallReason.RECOMPUTATION: 1000 + 2000, StallReason.MAPPING: (20 + 40) * 10}
+    assert dict(records.kernels[-1].stalls) == stalls
+
+
+def test_what_is_idle_for_long_is_dropped_rather_than_what_is_made_from_it_and_idle_for_a_moment():
+    # c is made from a again and again, and cheap; without a it could not be.
+    kernels = [(1000, "x", "a"), (5000, "", "b"), (90_000, "b", ""), (100, "a", "c"), (50, "", "d")]
+    trace = trace_of(
+        {"x*": 1, "a": 60, "b": 60, "c": 30, "d": 5}, [*kernels, (7000, "c d", ""), (10, "a", "")]
+    )
+    planned = planned_machine(machine(100, mapping="100 GB/s"), OWN)
+    drops = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
+    assert [trace.tensors[drop.tensor].name for drop in drops] == ["a"]
 
 
 def test_what_a_kernel_that_runs_again_writes_besides_is_back_by_then():

@@ -95,7 +95,7 @@ def test_what_is_frozen_gives_room_as_soon_as_it_is_not_used():
 def test_what_is_dropped_is_not_copied():
     trace = trace_of({"x*": 1, "a": 60, "b": 60}, [(1, "x", "a"), (5, "", "b"), (5, "b", ""), (7, "a", "")])
     planned, demand = planned_for(trace, 100)
-    drops = [Dropped(1, 1, 3, trace.kernels[0])]
+    drops = [Dropped(1, 1, 3, trace.kernels[:1])]
     copied, dropped = (
         copies_of(trace, Forecast(trace, planned, demand, some), planned.gpu_bytes) for some in ((), drops)
     )

@@ -113,6 +113,32 @@ def test_what_a_producer_leaves_behind_is_gone_again():
     assert records.iterations[1].peak_gpu_bytes == 7000  # x, a, t and, waiting, b
 
 
+# s is made from x, and a from s, which nothing reads after that; u is another result of the first kernel.
+THROUGH = trace_of(
+    {"x*": 1, "s": 2, "u": 1, "a": 2},
+    [(1000, "x", "s u"), (2000, "s", "a"), (4000, "u", ""), (8000, "a", "")],
+)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_what_is_dead_is_made_again_for_what_was_dropped_and_goes(planned):
+    records = simulate(THROUGH, machine(), Drops(drops=[(2, 3)], planned=planned))
+    last = records.kernels[-1]
+    # Pages are touched first once more: two of s, one of u, two of a.
+    assert dict(last.stalls) == {StallReason.FIRST_TOUCH: 5 * 2000, StallReason.RECOMPUTATION: 1000 + 2000}
+    assert last.gpu_pages == 1  # x
+
+
+def test_dead_sources_of_several_dropped_tensors_are_made_again_once():
+    trace = trace_of(
+        {"x*": 1, "s": 1, "a": 1, "b": 1},
+        [(1000, "x", "s"), (2000, "s", "a"), (4000, "s", "b"), (10, "x", ""), (8000, "a b", "")],
+    )
+    records = simulate(trace, machine(), Drops(drops=[(3, 2), (3, 3)]))
+    stalls = dict(records.kernels[-1].stalls)
+    assert stalls[StallReason.RECOMPUTATION] == 1000 + 2000 + 4000
+
+
 REFUSED = {
     "persistent": (FORK, (2, 0), "which lasts from iteration to iteration"),
     "not made yet": (FORK, (1, 2), "which the running kernel needs"),
@@ -131,10 +157,20 @@ REFUSED = {
         (1, 1),
         "changes what it reads",
     ),
-    "source gone": (
-        trace_of({"s": 1, "a": 1}, [(10, "", "s"), (10, "s", "a"), (10, "", ""), (10, "a", "")]),
-        (2, 1),
-        "reads 's', gone before kernel 3",
+    "source gone, made by two kernels": (
+        trace_of(
+            {"s": 1, "a": 1}, [(10, "", "s"), (10, "", "s"), (10, "s", "a"), (10, "", ""), (10, "a", "")]
+        ),
+        (3, 1),
+        "reads 's', gone before kernel 4",
+    ),
+    "source gone, made from what has changed": (
+        trace_of(
+            {"w*": 1, "s": 1, "a": 1},
+            [(10, "w", "s"), (10, "s", "a"), (10, "", "w"), (10, "", ""), (10, "a", "")],
+        ),
+        (3, 2),
+        r"is made from what kernel 0 \(.*\) makes, which reads 'w', changed before kernel 4",
     ),
     "source changed": (
         trace_of({"w*": 1, "a": 1}, [(10, "w", "a"), (10, "", "w"), (10, "a", "")]),

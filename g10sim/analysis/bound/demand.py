@@ -107,7 +107,7 @@ class _Reruns:
 
     def __init__(self, trace: Trace, cycles: Integers, sizes: Sequence[int]) -> None:
         self._trace, self._cycles, self._sizes = trace, cycles, sizes
-        self._rules = Recomputability(trace)
+        self._rules = Recomputability(trace, chains=True)
         periods = each_inactive_period(trace)
         self._droppable = {period.tensor for period in periods if self._may_drop(period)}
 

@@ -168,7 +168,7 @@ class Drop(TensorMove):
     """Drop the contents of a tensor that will be read again: its kernels run again before the next reader.
 
     The tensor must be made by one kernel of the iteration, from inputs that are there and unchanged when it
-    is needed.
+    is needed. Inputs that are dead by then must be such tensors themselves: their kernels run again first.
     """
 
     name = "drop"

@@ -16,7 +16,7 @@ class Recomputation(Recomputability):
     """
 
     def __init__(self, trace: Trace) -> None:
-        super().__init__(trace)
+        super().__init__(trace, chains=True)
         self.dropped: set[int] = set()
         self.drops = 0
         self.next_kernel = 0
@@ -35,8 +35,11 @@ class Recomputation(Recomputability):
         self.dropped.difference_update(kernel.outputs)
         self.next_kernel = kernel.id + 1
 
-    def needed_by(self, kernel: Kernel) -> tuple[Kernel, ...]:
-        """Return the kernels that have to run again before ``kernel`` can, in order."""
+    def needed_by(self, kernel: Kernel) -> list[tuple[Kernel, list[int]]]:
+        """Return the kernels that have to run again before ``kernel`` can, in order.
+
+        Each comes with the tensors that it leaves behind, or has read, and that nothing will read any more.
+        """
         found: dict[int, Kernel] = {}
         readers = [(kernel, iter(kernel.inputs))]
         while readers:
@@ -50,20 +53,20 @@ class Recomputation(Recomputability):
             readers.pop()
             if readers:
                 found[reader.id] = reader
-        return tuple(found.values())
+        last = {tensor: producer.id for producer in found.values() for tensor in producer.tensors}
+        return [
+            (one, [i for i in one.tensors if last[i] == one.id and self._is_left(i, kernel)])
+            for one in found.values()
+        ]
+
+    def _is_left(self, tensor: int, reader: Kernel) -> bool:
+        """Return whether nothing will read a tensor but kernels that run again for ``reader``."""
+        trace = self._trace
+        is_alive = trace.births[tensor] <= reader.id < trace.deaths[tensor]
+        return not (trace.tensors[tensor].persistent or is_alive or tensor in reader.tensors)
 
     def _missing(self, tensor: int, now: int, found: Container[int]) -> Kernel | None:
         """Return the kernel that has to run again for a tensor, unless it is found already."""
-        producer = self.producer(tensor, now) if tensor in self.dropped else None
+        is_missing = tensor in self.dropped or self.is_gone(tensor, now)
+        producer = self.producer(tensor, now) if is_missing else None
         return None if producer is None or producer.id in found else producer
-
-    def gone(self, producer: Kernel, reader: Kernel) -> list[int]:
-        """Return what a kernel that ran again for ``reader`` left behind that nothing will read."""
-        trace = self._trace
-        return [
-            tensor
-            for tensor in producer.tensors
-            if not trace.tensors[tensor].persistent
-            and not trace.births[tensor] <= reader.id < trace.deaths[tensor]
-            and tensor not in reader.tensors
-        ]

@@ -41,21 +41,24 @@ def machine_of(planned: PlannedMachine) -> Machine:
 
 
 def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple[Dropped, ...]:
-    """Return what to drop: first what frees most bytes per cycle of computing again, as long as it helps.
+    """Return what to drop, as long as it helps.
+
+    First is what frees most bytes for most cycles per cycle of computing again.
 
     A number of drops costs what lies half-way between the closed form, which no schedule can beat, and the
     time of a simple schedule of all copies, if that is longer. Memory is free while a tensor is dropped, and
-    the kernel that needs it again takes longer by its producer. The number is the largest that costs within
+    the kernel that needs it again takes longer by its producers. The number is the largest that costs within
     1% of the lowest, with at least 99% of what the lowest saves, or none where none costs less; and no
     smaller than the one that the closed form alone gives. What a kernel reads that runs again is kept, unless
     dropping it as well saves more than 1%.
     """
-    candidates, sizes = _candidates(trace, demand, planned), planned.sizes(trace)
+    rules, sizes = Recomputability(trace, chains=True), planned.sizes(trace)
+    candidates = _candidates(rules, trace, demand, planned)
     machine = machine_of(planned).reduced(demand.peak_bytes)
 
     def chosen(drops: Sequence[Dropped], most_cycles: float = inf) -> tuple[float, tuple[Dropped, ...]]:
         """Return the cost of the best number of drops, and these; no drops where it is above a number."""
-        tried = {number: _chained(drops[:number]) for number in _numbers(len(drops), _TRIALS)}
+        tried = {number: _chained(rules, drops[:number]) for number in _numbers(len(drops), _TRIALS)}
         left = {number: _with_drops(demand, dropped, sizes) for number, dropped in tried.items()}
         bounds = {number: least_cycles(demand, machine) for number, demand in left.items()}
         if min(bounds.values()) >= most_cycles:
@@ -67,7 +70,7 @@ def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple
 
         costs = _costs(bounds, copied)
         most = max(_most(bounds, bounds), _most(costs, bounds))
-        return min(costs.values()), _chained(drops[:most])
+        return min(costs.values()), _chained(rules, drops[:most])
 
     alone = _with_sources_kept(candidates)
     least, kept = chosen(alone)
@@ -120,28 +123,28 @@ def _with_sources_kept(drops: Iterable[Dropped]) -> list[Dropped]:
     """Leave out, from first to last, what others are computed from again, and what is computed from them."""
     dropped, sources, kept = set[int](), set[int](), []
     for drop in drops:
-        if drop.tensor not in sources and not dropped.intersection(drop.producer.inputs):
+        if drop.tensor not in sources and not dropped.intersection(drop.sources):
             dropped.add(drop.tensor)
-            sources.update(drop.producer.inputs)
+            sources.update(drop.sources)
             kept.append(drop)
     return kept
 
 
-def _chained(drops: Sequence[Dropped]) -> tuple[Dropped, ...]:
+def _chained(rules: Recomputability, drops: Sequence[Dropped]) -> tuple[Dropped, ...]:
     """Let each tensor come back before the first kernel that reads it again, to compute others again, too.
 
     Left out is what would come back at once.
     """
     found = {drop.tensor: drop for drop in drops}
-    for tensor in sorted(found, key=lambda tensor: -found[tensor].producer.id):
+    for tensor in sorted(found, key=lambda tensor: -found[tensor].producers[-1].id):
         drop = found[tensor]
         if drop.end <= drop.start:
             del found[tensor]
             continue
-        for source in drop.producer.inputs:
+        for source in drop.sources:
             read = found.get(source)
             if read is not None and read.start <= drop.end < read.end:
-                found[source] = replace(read, end=drop.end)
+                found[source] = replace(read, end=drop.end, producers=rules.chain(source, drop.end))
     return tuple(found.values())
 
 
@@ -150,23 +153,26 @@ def _with_drops(demand: Demand, drops: Sequence[Dropped], sizes: Sequence[int]) 
     live, cycles = demand.live_bytes.copy(), demand.cycles.copy()
     for drop in drops:
         live[drop.start : drop.end] -= sizes[drop.tensor]
-    for producer, end in {(drop.producer.id, drop.end) for drop in drops}:
+    for producer, end in {(one.id, drop.end) for drop in drops for one in drop.producers}:
         cycles[end] += demand.cycles[producer]
     return replace(demand, live_bytes=live, cycles=cycles)
 
 
-def _candidates(trace: Trace, demand: Demand, planned: PlannedMachine) -> list[Dropped]:
-    """Return drops that cost less than moving the tensor out and back, the cheapest per byte first."""
-    rules, sizes = Recomputability(trace), planned.sizes(trace)
-    tier, found = planned.tiers[0], []
+def _candidates(
+    rules: Recomputability, trace: Trace, demand: Demand, planned: PlannedMachine
+) -> list[Dropped]:
+    """Return drops that cost less than moving out and back, the cheapest per byte and idle time first."""
+    sizes, tier, found = planned.sizes(trace), planned.tiers[0], []
+    elapsed = np.concatenate(([0], np.cumsum(demand.cycles))).tolist()
     for period in _longest_periods(trace):
-        producer = rules.producer(period.tensor, period.start)
-        if producer is None or rules.problem(period.tensor, period.start):
+        if rules.problem(period.tensor, period.start):
             continue
-        size, cost = sizes[period.tensor], int(demand.cycles[producer.id])
+        size, producers = sizes[period.tensor], rules.chain(period.tensor, period.end)
+        cost = sum(int(demand.cycles[producer.id]) for producer in producers)
         if cost < size / tier.write_rate + size / tier.read_rate:
-            drop = Dropped(period.tensor, period.start, period.end, producer)
-            found.append((cost / size, period.start - period.end, period.tensor, drop))
+            idle = max(1, elapsed[period.end] - elapsed[period.start])
+            drop = Dropped(period.tensor, period.start, period.end, producers)
+            found.append((cost / (size * idle), period.start - period.end, period.tensor, drop))
     return [drop for *_, drop in sorted(found, key=lambda entry: entry[:3])]
 
 

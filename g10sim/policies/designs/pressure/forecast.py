@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
@@ -19,12 +20,26 @@ from g10sim.trace.repetition import each
 
 @dataclass(frozen=True)
 class Dropped:
-    """A tensor without contents from kernel ``start`` on, which ``producer`` makes again before ``end``."""
+    """A tensor without contents from kernel ``start`` on; ``producers`` make it again before ``end``.
+
+    The last of them is its own producer, the others make what that one reads and what is gone by then.
+    """
 
     tensor: int
     start: int
     end: int
-    producer: Kernel
+    producers: tuple[Kernel, ...]
+
+    @cached_property
+    def sources(self) -> tuple[int, ...]:
+        """What the producers read that none of them makes."""
+        made = set(self.results)
+        return tuple(i for producer in self.producers for i in producer.inputs if i not in made)
+
+    @property
+    def results(self) -> list[int]:
+        """What the producers make."""
+        return [result for producer in self.producers for result in producer.outputs]
 
 
 def _per_kernel(kernels: int, pairs: Iterable[tuple[int, int]]) -> list[Sequence[int]]:
@@ -114,16 +129,15 @@ class Forecast:
 
 
 def _scratch(trace: Trace, drop: Dropped) -> list[int]:
-    """Return what the producer of a dropped tensor writes that nobody needs any more."""
+    """Return what the producers of a dropped tensor write that nobody needs any more."""
     needed = trace.kernels[drop.end].tensors
-    results = drop.producer.outputs
-    return [result for result in results if trace.deaths[result] <= drop.end and result not in needed]
+    return [result for result in drop.results if trace.deaths[result] <= drop.end and result not in needed]
 
 
 def _sources(trace: Trace, drop: Dropped, dropped: Mapping[int, Dropped]) -> list[int]:
-    """Return what has to be there when the producer of a dropped tensor runs again."""
-    there = [*drop.producer.inputs]
-    for result in drop.producer.outputs:
+    """Return what has to be there when the producers of a dropped tensor run again."""
+    there = [*drop.sources]
+    for result in drop.results:
         other = dropped.get(result)
         is_dropped = other is not None and other.start <= drop.end <= other.end
         if not is_dropped and trace.deaths[result] > drop.end:
