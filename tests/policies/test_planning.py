@@ -19,7 +19,7 @@ from g10sim.policies.planning.choice import find_best, nested
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
-from g10sim.policies.planning.prefix_sums import BLOCK, PrefixSums
+from g10sim.policies.planning.prefix_sums import PrefixSums
 from g10sim.policies.planning.steps import Steps
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.synthetic import chain
@@ -212,18 +212,14 @@ def test_a_peak_stays_where_it_is_while_times_elsewhere_become_many(place):
         assert steps.peak == (100, 1000 * place)
 
 
-@pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
+@pytest.mark.parametrize("count", [0, 1, 2, 1000])
 def test_prefix_sums_follow_changes_of_values(count):
     draw = np.random.default_rng(count)
     values = draw.integers(0, 4, count)
     sums = PrefixSums(values)
     for _ in range(4):
         expected = np.concatenate([[0], np.cumsum(values)])
-        wanted = draw.integers(-2, expected[-1] + 3, 50)
-        assert sums.total == expected[-1]
-        assert sums.before(np.arange(count + 1)).tolist() == expected.tolist()
-        assert sums.search(wanted).tolist() == expected.searchsorted(wanted).tolist()
-        assert sums.search(wanted, "right").tolist() == expected.searchsorted(wanted, "right").tolist()
+        assert sums.sums.tolist() == expected.tolist()
         start, stop = sorted(draw.integers(0, count + 1, 2))
         values[start:stop] = draw.integers(0, 4, stop - start)
         sums.change(start, stop)

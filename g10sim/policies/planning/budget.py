@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 Bytes: TypeAlias = "npt.NDArray[np.float64]"
 
-# Budgets are sums of floats: a thousandth of a byte is rounding.
-_TOLERANCE = 1e-3
-
 
 class Budget:
     """One direction of the GPU's link, and the channels of the tiers that go over it.
@@ -32,8 +29,11 @@ class Budget:
 
     def __init__(self, durations: Integers, link_rate: float, rates: Mapping[str, float]) -> None:
         cycles: Bytes = durations.astype(np.float64)
-        self._link: Bytes = cycles * link_rate
-        self.free_bytes = {tier: cycles * min(rate, link_rate) for tier, rate in rates.items()}
+        unit = 2.0 ** (np.ceil(np.log2(cycles.sum() * link_rate + 1)) - 51)  # so that sums of it are exact
+        self._link: Bytes = np.rint(cycles * link_rate / unit) * unit
+        self.free_bytes = {
+            tier: np.rint(cycles * min(rate, link_rate) / unit) * unit for tier, rate in rates.items()
+        }
         self.num_kernels = len(durations)
         self._sums = {tier: PrefixSums(free) for tier, free in self.free_bytes.items()}
 
@@ -42,38 +42,37 @@ class Budget:
 
         Three iterations on where an iteration's budget is not enough.
         """
-        sums, kernels = self._sums[tier], self.num_kernels
+        sums, kernels = self._sums[tier].sums, self.num_kernels
         begins, laps = _without_laps(starts, kernels)
-        wanted, total = sums.before(begins) + sizes_bytes, sums.total
+        wanted, total = sums[begins] + sizes_bytes, sums[-1]
         is_next = wanted > total
         wanted, laps = np.where(is_next, wanted - total, wanted), np.where(is_next, laps + kernels, laps)
-        found = np.maximum(starts, sums.search(wanted - _TOLERANCE) - 1 + laps)
+        found = np.maximum(starts, sums.searchsorted(wanted) - 1 + laps)
         return np.where(wanted > total, 3 * kernels, found)
 
     def latest_start(self, ends: Integers, sizes_bytes: Integers, tier: str) -> Integers:
         """Last kernels with which transfers can begin and end before kernels ``ends``; -1 for none."""
-        sums, kernels = self._sums[tier], self.num_kernels
+        sums, kernels = self._sums[tier].sums, self.num_kernels
         stops, laps = _without_laps(ends, kernels)
-        wanted = sums.before(stops) - sizes_bytes
+        wanted = sums[stops] - sizes_bytes
         is_before = (wanted < 0) & (laps > 0)
-        wanted = np.where(is_before, wanted + sums.total, wanted)
+        wanted = np.where(is_before, wanted + sums[-1], wanted)
         laps = np.where(is_before, laps - kernels, laps)
-        found = np.minimum(ends - 1, sums.search(wanted + _TOLERANCE, "right") - 1 + laps)
+        found = np.minimum(ends - 1, sums.searchsorted(wanted, "right") - 1 + laps)
         return np.where(wanted < 0, -1, found)
 
     def debit(self, start: int, size_bytes: float, tier: str) -> None:
         """Use up budget for a transfer, from kernel ``start`` on, for at most one iteration."""
-        path = self.free_bytes[tier]
+        path, sums = self.free_bytes[tier], self._sums[tier].sums
         kernel, left = start % self.num_kernels, float(size_bytes)
         for begin, stop in ((kernel, self.num_kernels), (0, kernel)):
-            if left <= _TOLERANCE or begin == stop:
+            if left <= 0 or begin == stop:
                 continue
-            sums = _sums_up_to(left, path[begin:stop])
-            last = min(int(sums.searchsorted(left)) + 1, stop - begin)
-            used = path[begin : begin + last].copy()
-            used[-1] -= max(0.0, float(sums[last - 1]) - left)
+            last = min(int(sums.searchsorted(sums[begin] + left)), stop)
+            used = path[begin:last].copy()
+            used[-1] -= max(0.0, float(sums[last] - sums[begin]) - left)
             left -= float(used.sum())
-            self._take(slice(begin, begin + last), used, tier)
+            self._take(slice(begin, last), used, tier)
 
     def _take(self, kernels: slice, used: Bytes, tier: str) -> None:
         self._link[kernels] = np.maximum(self._link[kernels] - used, 0.0)
@@ -88,13 +87,3 @@ def _without_laps(kernels: Integers, num_kernels: int) -> tuple[Integers, Intege
     """Split kernels counted on over the border into (kernels of an iteration, first of that iteration)."""
     laps = np.where(kernels > num_kernels, num_kernels, 0)
     return kernels - laps, laps
-
-
-def _sums_up_to(wanted: float, values: Bytes) -> Bytes:
-    """Add up the first 1, 2, ... values, as far as it takes to reach a sum."""
-    count = 64
-    while True:
-        sums: Bytes = np.cumsum(values[:count])
-        if sums[-1] >= wanted or count >= len(values):
-            return sums
-        count *= 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import floor
 from operator import attrgetter
 
 import numpy as np
@@ -71,8 +72,9 @@ class Pressure(Occupancy):
 
     def __init__(self, occupancy_bytes: Integers, durations: Integers, limit_bytes: float) -> None:
         super().__init__(occupancy_bytes)
-        self._durations, self._limit_bytes = durations, limit_bytes
-        self._over: Integers = np.where(self.bytes > limit_bytes, durations, 0)
+        self._durations, self._limit_bytes = durations, floor(limit_bytes)
+        self._is_over = self.bytes > self._limit_bytes
+        self._over: Integers = self._is_over * durations
         self._over_sums = PrefixSums(self._over)
         self._changed = list[slice]()
 
@@ -84,14 +86,19 @@ class Pressure(Occupancy):
     def over_cycles(self, first: Integers, stop: Integers) -> Integers:
         """Return the cycles of spans during which occupancy exceeds the limit."""
         for part in self._changed:
-            self._over[part] = np.where(self.bytes[part] > self._limit_bytes, self._durations[part], 0)
-            self._over_sums.change(part.start, part.stop)
+            is_over = self.bytes[part] > self._limit_bytes
+            turned = np.flatnonzero(is_over != self._is_over[part])
+            if len(turned):
+                self._is_over[part] = is_over
+                some = slice(part.start + int(turned[0]), part.start + int(turned[-1]) + 1)
+                self._over[some] = self._is_over[some] * self._durations[some]
+                self._over_sums.change(some.start, some.stop)
         self._changed.clear()
         return np.where(stop > first, self._over_before(stop) - self._over_before(first), 0)
 
     def _over_before(self, kernel: Integers) -> Integers:
         laps, places = np.divmod(kernel, max(1, len(self.bytes)))
-        sums: Integers = laps * self._over_sums.total + self._over_sums.before(places)
+        sums: Integers = laps * self._over_sums.sums[-1] + self._over_sums.sums.take(places)
         return sums
 
 
@@ -104,13 +111,6 @@ def span_slices(first: int, stop: int, num_kernels: int) -> tuple[slice, ...]:
     if end <= num_kernels:
         return (slice(place, end),)
     return (slice(place, num_kernels), slice(0, end - num_kernels))
-
-
-def prefix_sums(values: Integers) -> Integers:
-    """Add up the first 0, 1, ... values: one more sum than values."""
-    sums: Integers = np.zeros(len(values) + 1, dtype=values.dtype)
-    np.cumsum(values, out=sums[1:])
-    return sums
 
 
 def unmoved_bytes(trace: Trace, sizes: Sequence[int], *, counts_late_uses: bool = True) -> Integers:

@@ -44,7 +44,8 @@ from g10sim.policies.interface.moves import Evict, Fetch, Free, TensorMove
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.occupancy import Occupancy, prefix_sums
+from g10sim.policies.planning.occupancy import Occupancy
+from g10sim.policies.planning.prefix_sums import prefix_sums
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.budget import Bytes
-from g10sim.policies.planning.occupancy import prefix_sums
+from g10sim.policies.planning.prefix_sums import prefix_sums
 
 if TYPE_CHECKING:
     import numpy.typing as npt

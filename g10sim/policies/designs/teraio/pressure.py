@@ -10,7 +10,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.channel import Interval, groups
-from g10sim.policies.planning.occupancy import prefix_sums
+from g10sim.policies.planning.prefix_sums import prefix_sums
 
 if TYPE_CHECKING:
     import numpy.typing as npt
