@@ -84,7 +84,8 @@ class Gaps:
 
 def groups(values: Integers) -> Iterator[tuple[int, Integers]]:
     """Yield each of some values with its places."""
-    for value in set(values.tolist()):
+    is_other = values[1:] != values[:-1]
+    for value in {*values[:1].tolist(), *values[1:][is_other].tolist()}:
         yield value, (values == value).nonzero()[0]
 
 
