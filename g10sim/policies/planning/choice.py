@@ -134,9 +134,9 @@ def best_first(worths: Worths, keys: Integers) -> Iterator[int]:
             return
         best = np.flatnonzero(left == most)
         left[best] = 0
-        yield from best[keys[best].argsort(kind="stable")].tolist()
+        yield from map(int, best[keys[best].argsort(kind="stable")])
     order = np.lexsort((keys, -left))
-    yield from order[left[order] > 0].tolist()
+    yield from map(int, order[left[order] > 0])
 
 
 def _best_up_to_each(keys: Worths, numbers: Integers) -> tuple[Worths, Integers]:
