@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from g10sim.analysis.efficiency import Bound, Refinement, Share, Shares
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, load_document, merge
-from g10sim.config.presets import PRESET_KEY, validated
+from g10sim.config.presets import PRESET_KEY, leaves, validated
 from g10sim.config.problems import check_choice
 from g10sim.config.quantities import ComputeRate, Duration, PositiveBytes, PositiveRate, Spec, default_time
 from g10sim.errors import ConfigError
@@ -243,30 +243,19 @@ def _with_preset(document: Document) -> dict[str, Any]:
     if preset not in gpu_names():
         raise document.error((PRESET_KEY,), f"found {preset!r}; allowed: {choices_text(gpu_names())}")
     base = _with_preset(load_document(data_path("configs", "gpus", f"{preset}.yaml")))
-    described = merge(_without_replaced(base, changes), changes)
-    if _OPERATORS in described:  # the first entry that covers a kernel counts
-        described[_OPERATORS] = {**changes.get(_OPERATORS, {}), **described[_OPERATORS]}
+    described = merge({**base, _SOURCES: _kept_sources(base, changes)}, changes)
+    own = changes.get(_OPERATORS)
+    if isinstance(own, dict):  # the first entry that covers a kernel counts
+        described[_OPERATORS] = {**own, **base.get(_OPERATORS, {}), **own}
     return described
 
 
-def _without_replaced(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Leave out shares of other formats, and single operators, that changes replace as a whole.
-
-    The sources of what is left out go, too.
-    """
-    replaced = {
-        table: set(changed)
-        for table in ("compute_efficiency", _OPERATORS)
-        if isinstance(changed := changes.get(table), dict)
-    }
-    gone = tuple(f"{table}.{key}" for table, keys in replaced.items() for key in keys)
-    kept = {
-        table: {key: value for key, value in base.get(table, {}).items() if key not in keys}
-        for table, keys in replaced.items()
-    }
-    sources = {
+def _kept_sources(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, str]:
+    """Return the sources of a preset without those of shares and single operators that changes replace."""
+    tables = ("compute_efficiency", _OPERATORS)
+    changed = [f"{key}." for key in leaves({table: changes[table] for table in tables if table in changes})]
+    return {
         key: text
         for key, text in base.get(_SOURCES, {}).items()
-        if not any(key == one or key.startswith(f"{one}.") for one in gone)
+        if not any(f"{key}.".startswith(one) or one.startswith(f"{key}.") for one in changed)
     }
-    return {**base, **kept, _SOURCES: sources}

@@ -101,7 +101,7 @@ def system_data(
         base = {**base, **device, _SOURCES: {**kept, **origins}}
         changes = {**changes, "ssd": _split(changes["ssd"], document, (*path, "ssd"))[1]}
     merged = merge(base, changes)
-    changed = _leaves(changes)
+    changed = leaves(changes)
     sources = {
         key: text
         for key, text in merged.get(_SOURCES, {}).items()
@@ -254,13 +254,13 @@ def _bundled(folder: str, name: str) -> Document:
     return load_document(data_path("configs", folder, f"{name}.yaml"))
 
 
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return what is no mapping, by dotted key."""
     found: dict[str, Any] = {}
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            found |= {} if name == _SOURCES else _leaves(value, f"{name}.")
+            found |= {} if name == _SOURCES else leaves(value, f"{name}.")
         else:
             found[name] = value
     return found

@@ -385,6 +385,22 @@ def test_operators_of_ones_own_come_before_those_of_the_preset_and_replace_their
     assert gpu.operators["attention"].half_length is None
 
 
+def test_shares_by_format_change_those_of_the_preset_and_a_number_replaces_all(tmp_path):
+    own = {"matmul": {"float16": 0.5}, "convolution": 0.25}
+    sources = {"compute_efficiency.matmul.float16": "a test", "compute_efficiency.convolution": "another"}
+    gpu = _described(tmp_path, preset="a100-40g", compute_efficiency=own, sources=sources)
+    preset = load_gpu("a100-40g")
+    shares = preset.compute_efficiency | {"convolution": 0.25}
+    assert gpu.compute_efficiency == shares | {"matmul": {**shares["matmul"], "float16": 0.5}}
+    told = {key: text for key, text in preset.sources.items() if "efficiency.convolution." not in key}
+    assert gpu.sources == told | sources
+
+
+def test_shares_that_a_description_changes_need_sources(tmp_path):
+    with pytest.raises(ConfigError, match=r"found no source for 'compute_efficiency\.matmul\.float16'"):
+        _described(tmp_path, preset="a100-40g", compute_efficiency={"matmul": {"float16": 0.5}})
+
+
 def test_startup_is_added_and_small_kernels_reach_less(tmp_path):
     gpu = _described(tmp_path, startup={"copy": "100 us"}, sources={"startup.copy": "a test"})
     half = int(100e-6 * 0.67 * 1555e9)  # startup x share x bandwidth
