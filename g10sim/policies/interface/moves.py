@@ -7,25 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from g10sim.policies.interface.contract import Move, MoveState, TensorMove, register_move
+from g10sim.policies.interface.contract import Move as Move
+from g10sim.policies.interface.contract import MoveState, register_move
+from g10sim.policies.interface.contract import TensorMove as TensorMove
 from g10sim.registry import choices_text
-
-__all__ = [
-    "Access",
-    "Await",
-    "Drop",
-    "Evict",
-    "Fetch",
-    "Free",
-    "KeepUncompressed",
-    "Move",
-    "MoveState",
-    "Protect",
-    "Store",
-    "TensorMove",
-    "eviction_of",
-    "register_move",
-]
 
 _NEEDED = "the running kernel needs; allowed: "
 
