@@ -2,7 +2,7 @@
 
 from machines import machine
 
-from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
 
 PAGE = 1000
 

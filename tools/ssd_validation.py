@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from g10sim.config.flash_array import request_rate
-from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.errors import ConfigError
 from g10sim.hardware.flash.device import FlashDevice
 from g10sim.hardware.flash.ftl import new_layer

@@ -1,4 +1,4 @@
-"""Parts of SSDs: their buffers, requests, caches and garbage collection, and when keys of these count."""
+"""Parts of SSDs: their attachment, requests and caches, and when keys of these count."""
 
 from __future__ import annotations
 
@@ -7,21 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from g10sim.config.effects import Effect
-from g10sim.config.quantities import (
-    Bytes,
-    Count,
-    Duration,
-    Latency,
-    PositiveBytes,
-    PositiveDuration,
-    PositiveRate,
-    Spec,
-    default_size,
-)
+from g10sim.config.effects import LINKS, Effect
+from g10sim.config.quantities import Bytes, Duration, Latency, PositiveBytes, PositiveRate, Spec, default_size
 from g10sim.units import PICOSECONDS_PER_SECOND
-
-PositiveShare = Annotated[float, Field(gt=0, lt=1)]
 
 
 def times_rate(rate: int, factor: Fraction) -> int:
@@ -108,46 +96,6 @@ STOPS_OVER = Effect(
 )
 
 
-class CollectionSpec(Spec):
-    """Garbage collection: when it starts, when writes have to wait for it, and what it takes."""
-
-    start: PositiveShare
-    """share of erased superblocks below which it starts"""
-    urgent: PositiveShare
-    """share below which writes go no faster than it makes room"""
-    victims: Literal["greedy", "oldest"] = "greedy"
-    """greedy: the superblock with the fewest valid bytes; oldest: the one filled first"""
-    at_once: Count = 1
-    """superblocks that are chosen at a time at most, one for each that is missing to `start`; what is valid
-    in them then is copied, one superblock after the other"""
-
-    @model_validator(mode="after")
-    def _starts_before_it_is_urgent(self) -> CollectionSpec:
-        if self.urgent > self.start:
-            raise ValueError(f"urgent: found {self.urgent}; allowed: at most 'start', {self.start}")
-        return self
-
-
-class SlcSpec(Spec):
-    """A part of the flash that is written with one bit per cell, and moved to the rest in idle time."""
-
-    capacity: PositiveBytes
-    """that it takes in one drive"""
-    program: PositiveDuration
-    """time of a page in it"""
-
-
-class RatingSpec(Spec):
-    """Promises of the maker."""
-
-    cycles: Count
-    """program/erase cycles of a block"""
-    written: PositiveBytes
-    """host writes that one drive endures in its warranty"""
-    years: float = Field(gt=0, le=100)
-    """length of the warranty, in which they may be written"""
-
-
 def check_buffer(drive: Any) -> None:
     """Raise ValueError for a drive whose path through host memory has no buffer there."""
     if drive.path == "host" and drive.bounce is None:
@@ -159,3 +107,25 @@ def check_stripes(drive: Any) -> None:
     """Raise ValueError for an efficiency of stripes over one drive."""
     if drive.stripe_efficiency is not None and drive.drives == 1:
         raise ValueError("stripe_efficiency: found with one drive; allowed: with drives, 2 or more")
+
+
+class Attached(Spec):
+    """Attachment of an SSD of either model to the machine."""
+
+    path: Annotated[Literal["direct", "host"], LINKS] = "direct"
+    """between GPU and SSD. direct: peer to peer; host: through a buffer in host memory"""
+    bounce: Annotated[BounceSpec | None, STOPS_OVER] = None
+    """the buffer in host memory"""
+    behind: Annotated[str | None, LINKS] = None
+    """name of the entry of `pcie.shared` below whose switch the SSD hangs; none: it hangs on the root complex
+    """
+
+    @model_validator(mode="after")
+    def _has_a_buffer(self) -> Attached:
+        check_buffer(self)
+        return self
+
+    @property
+    def bounce_latency(self) -> int:
+        """Picoseconds that the path through host memory adds to an access."""
+        return self.bounce.latency if self.path == "host" and self.bounce is not None else 0

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from g10sim.config.ssd import FlashSsdSpec, SsdSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
+from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import SsdTierSpec
 from g10sim.config.uncertainty import Span, UncertaintySpec

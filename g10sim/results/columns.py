@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any
 
-from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.places import tier_word
 from g10sim.records import EXCHANGED_COLUMN, USUAL_TIERS, StallReason, Tiers, memory_columns, traffic_columns
 

@@ -10,7 +10,7 @@ from g10sim.analysis.contexts import context_bytes
 from g10sim.analysis.footprint import footprint_bytes, oversubscription
 from g10sim.analysis.reported import averaged, reported, spread
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.records import IterationRecord, JobRecord, StallReason
 from g10sim.results.columns import CONTEXT, IN_PLACE, Row, stall_columns

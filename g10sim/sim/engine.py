@@ -9,8 +9,8 @@ from operator import attrgetter
 from g10sim.analysis.contexts import without_contexts
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.run import AUTO, most_iterations
-from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.errors import ConfigError, UnsupportedError

@@ -7,7 +7,7 @@ from functools import partial
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError
 from g10sim.hardware.flash.pool import FlashPool

@@ -3,8 +3,8 @@ import json
 import pytest
 import yaml
 
+from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.presets import load_ssd, load_system, ssd_names, system_names
-from g10sim.config.ssd import FlashSsdSpec
 from g10sim.policies.interface.registry import available
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from math import ceil
 
-from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.hardware.flash.ftl import TranslationLayer
 
 _EPSILON = 1e-9

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Literal
 
-from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.errors import CapacityError, InvariantError
 from g10sim.units import format_bytes
 

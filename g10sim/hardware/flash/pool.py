@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 
-from g10sim.config.ssd import FlashSsdSpec, SsdSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
+from g10sim.config.ssd import SsdSpec
 from g10sim.config.tiers import Tier
 from g10sim.errors import InvariantError
 from g10sim.hardware.flash.device import FlashDevice

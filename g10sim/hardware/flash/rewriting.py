@@ -8,7 +8,7 @@ from itertools import chain, count, islice, repeat
 from random import Random
 from typing import Literal
 
-from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.hardware.flash.device import FlashDevice
 from g10sim.hardware.flash.ftl import new_layer
 

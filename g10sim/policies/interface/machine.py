@@ -8,8 +8,8 @@ from fractions import Fraction
 from math import ceil
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.links import LinkSpec
-from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.places import tier_name
