@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from g10sim.api import Result, simulate
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.policies.interface.moves import Evict, Move
+from g10sim.policies.interface.observed import observed
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Policy, PolicyView
 from g10sim.sim.hooks import moves_of, plan_of, plans_of
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Workload
 
 
 def simulated_plan(
@@ -24,65 +25,56 @@ def simulated_plan(
     What it decides on at the end of a kernel comes before the next one. ``options`` are those of
     ``g10sim.api.simulate``. Raises errors of ``g10sim.errors``.
     """
-    noted = _Noted(policy)
-    result = simulate(trace, system, policy, compat=behaviour, **options)
-    return noted.last_iteration(), result
+    noted = _Noted()
+    result = simulate(trace, system, observed(policy, noted.listen), compat=behaviour, **options)
+    return noted.last_iteration(policy.name), result
 
 
+@dataclass
 class _Noted:
-    """Listens to a policy's hooks; keeps the moves of the latest iteration, with tensors as in its trace."""
+    """Hears a policy's answers; keeps the moves of the latest iteration, with tensors as in its trace.
 
-    def __init__(self, policy: Policy) -> None:
-        self._name = policy.name
-        self._plan: MigrationPlan | None = None
-        self._iteration, self._moves = -1, list[tuple[int, bool, Move]]()
-        plan, replan = policy.plan, policy.on_iteration_start
+    ``moves`` have their kernel each, and whether they were decided on at its start.
+    """
 
-        def planned(workload: Workload, *others: Any) -> Any:
-            answer = plan(workload, *others)
+    plan: MigrationPlan | None = None
+    iteration: int = -1
+    moves: list[tuple[int, bool, Move]] = field(default_factory=list)
+
+    def listen(self, hook: str, given: tuple[Any, ...], answer: Any) -> Any:
+        """Note the answer of a hook, and return it."""
+        if hook == "plan":
             (made,) = plans_of(answer, 1)
-            self._keep(made, workload.jobs[0].trace)
-            return answer
-
-        def planned_again(view: PolicyView) -> Any:
-            answer = plan_of(replan(view))
+            self._keep(made, given[0].jobs[0].trace)
+            return (made,)
+        if hook == "on_iteration_start":
+            answer = plan_of(answer)
             if answer is not None:
-                self._keep(answer, view.trace)
-            return answer
-
-        vars(policy).update(
-            plan=planned,
-            on_iteration_start=planned_again,
-            on_kernel_start=self._listened(policy.on_kernel_start, at_end=False),
-            on_kernel_end=self._listened(policy.on_kernel_end, at_end=True),
-        )
+                self._keep(answer, given[0].trace)
+        elif hook != "choose_victims":
+            answer = moves_of(answer)
+            self._note(answer, given[0], at_end=hook == "on_kernel_end")
+        return answer
 
     def _keep(self, plan: MigrationPlan | None, trace: Trace) -> None:
-        self._plan = plan.with_ids(trace.given_ids) if plan and trace.given_ids else plan
+        self.plan = plan.with_ids(trace.given_ids) if plan and trace.given_ids else plan
 
-    def _listened(
-        self, ask: Callable[[PolicyView], Iterable[Move]], *, at_end: bool
-    ) -> Callable[[PolicyView], Iterable[Move]]:
-        def asked(view: PolicyView) -> Iterable[Move]:
-            moves = list(moves_of(ask(view)))
-            if view.iteration != self._iteration:
-                self._iteration, self._moves = view.iteration, []
-            trace, upcoming = view.trace, view.kernel + at_end
-            needed = trace.kernels[upcoming].tensors if upcoming < len(trace.kernels) else ()
-            for move in moves:
-                # An eviction of what the next kernel needs is called off.
-                if not (at_end and isinstance(move, Evict) and move.until is None and move.tensor in needed):
-                    given = move.with_ids(trace.given_ids) if trace.given_ids else move
-                    self._moves.append((upcoming, not at_end, given))
-            return moves
+    def _note(self, moves: Iterable[Move], view: PolicyView, *, at_end: bool) -> None:
+        if view.iteration != self.iteration:
+            self.iteration, self.moves = view.iteration, []
+        trace, upcoming = view.trace, view.kernel + at_end
+        needed = trace.kernels[upcoming].tensors if upcoming < len(trace.kernels) else ()
+        for move in moves:
+            # An eviction of what the next kernel needs is called off.
+            if not (at_end and isinstance(move, Evict) and move.until is None and move.tensor in needed):
+                given = move.with_ids(trace.given_ids) if trace.given_ids else move
+                self.moves.append((upcoming, not at_end, given))
 
-        return asked
-
-    def last_iteration(self) -> MigrationPlan:
+    def last_iteration(self, planner: str) -> MigrationPlan:
         """Return the plan of the latest iteration, and what was decided on in it."""
         ends, starts = (
-            [Planned(kernel, move) for kernel, is_start, move in self._moves if is_start == wanted]
+            [Planned(kernel, move) for kernel, is_start, move in self.moves if is_start == wanted]
             for wanted in (False, True)
         )
-        planned = self._plan.moves if self._plan else ()
-        return MigrationPlan.ordered((*ends, *planned, *starts), self._name)
+        planned = self.plan.moves if self.plan else ()
+        return MigrationPlan.ordered((*ends, *planned, *starts), planner)
