@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isfinite
 
 _SHOWN_CHARACTERS = 60
@@ -15,6 +16,13 @@ def shown(value: object, longest: int = _SHOWN_CHARACTERS) -> str:
     except (ValueError, RecursionError):  # an integer of too many digits, lists in lists in lists
         text = f"<{type(value).__name__}>"
     return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def few(names: Iterable[str], most: int) -> str:
+    """Join names, the first ones and how many more there are where these are more than ``most``."""
+    every = list(names)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
 
 
 def printable(text: str) -> str:

@@ -114,10 +114,10 @@ def points(results: pd.DataFrame, roles: Roles) -> Points:
         roles,
         table,
         label,
-        _named(shown, roles.x),
+        named(shown, roles.x),
         _looks(shown, roles.hue),
         _panels(shown, roles.col),
-        "" if roles.hue in ("", "policy", "trace") else _named(shown, roles.hue).label,
+        "" if roles.hue in ("", "policy", "trace") else named(shown, roles.hue).label,
         is_performance,
     )
 
@@ -207,7 +207,7 @@ def _measure(shown: pd.DataFrame, column: str) -> tuple[str, Any]:
     return column.replace("_", " "), 1
 
 
-def _named(shown: pd.DataFrame, column: str) -> Values:
+def named(shown: pd.DataFrame, column: str) -> Values:
     """Return the values of a column, policies and traces under the names that figures write."""
     if column == "policy":
         return Values(column, {policy: look.label for policy, look in looks(shown).items()}, {})
@@ -223,7 +223,7 @@ def _looks(shown: pd.DataFrame, column: str) -> dict[Any, Look]:
         return {"": next(iter(series([""]).values()))}
     if column == "policy":
         return looks(shown)
-    texts = _named(shown, column).texts
+    texts = named(shown, column).texts
     own = list(series(map(str, range(min(len(texts), _SERIES)))).values())
     own += [Look()] * (len(texts) - len(own))
     return distinct(
@@ -236,7 +236,7 @@ def _panels(shown: pd.DataFrame, column: str) -> dict[Any, str]:
         return {"": ""}
     if column == "trace":
         return {name.trace: name.line for name in trace_names(shown)}
-    values = _named(shown, column)
+    values = named(shown, column)
     if column == "policy":
         return dict(values.texts)
     last = values.name.rpartition(".")[2]

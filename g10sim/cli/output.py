@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from g10sim.errors import G10SimError, notes_of
-from g10sim.text import printable
+from g10sim.text import few, printable
 
 CELL_FAILED, OUTPUT_LOST, BAD_INPUT, ALL_UNSUPPORTED, INTERRUPTED = 1, 1, 2, 3, 130
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
@@ -171,8 +171,7 @@ def complain_of_failures(failures: Iterable[tuple[str, str]]) -> None:
     for name, reason in failures:
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
-        more = f" and {len(names) - _FAILURES_NAMED} more" if len(names) > _FAILURES_NAMED else ""
-        complain(f"{', '.join(names[:_FAILURES_NAMED])}{more} failed: {reason}")
+        complain(f"{few(names, _FAILURES_NAMED)} failed: {reason}")
     if reasons:
         raise typer.Exit(CELL_FAILED)
 

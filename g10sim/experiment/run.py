@@ -27,6 +27,7 @@ from g10sim.experiment.workers import Executor, LocalProcesses
 from g10sim.results.columns import FAILED
 from g10sim.results.legends import ATTRIBUTE, legends
 from g10sim.results.seeds import over_seeds
+from g10sim.text import few
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,9 +240,8 @@ def _unsteady(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[
         and any(row.get("iterations") == MOST_ITERATIONS and not row["steady"] for row in result.rows)
     ]
     if found:
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        named = ", ".join(found[:_NAMED])
-        yield f"not steady after {MOST_ITERATIONS} iterations: cell{'s'[: len(found) > 1]} {named}{more}"
+        cells_named = f"cell{'s'[: len(found) > 1]} {few(found, _NAMED)}"
+        yield f"not steady after {MOST_ITERATIONS} iterations: {cells_named}"
 
 
 def run_cells(

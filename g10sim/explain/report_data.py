@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from g10sim.plots.points import named
 from g10sim.plots.style import IDEAL, looks
-from g10sim.plots.traces import trace_names
 from g10sim.results.choosing import differing_keys
 from g10sim.results.columns import SHOWN, TITLES, stall_reasons
-from g10sim.results.swept import values_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,11 +69,7 @@ def _colours(results: pd.DataFrame) -> list[str]:
 
 def _values(results: pd.DataFrame, name: str) -> tuple[dict[Any, str], list[float], str]:
     """Return the values of a key in order: their texts, the same as numbers if they are, and its title."""
-    if name == "policy":
-        return {policy: look.label for policy, look in looks(results).items()}, [], name
-    if name == "trace":
-        return {one.trace: one.line.replace("\n", " ") for one in trace_names(results)}, [], name
-    found = values_of(results[name], name)
+    found = named(results, name)
     missing = {None: "none"} if results[name].isna().any() else {}
     return {**found.texts, **missing}, [*found.numbers.values()], found.label
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from g10sim.policies.interface.plan_format import options_of
 from g10sim.policies.interface.policy import Policy, PolicyView
 from g10sim.records import KernelRecord, Location, MigrationRecord, RunRecords
 from g10sim.sim.hooks import moves_of, victims_of
+from g10sim.text import few
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 
@@ -47,11 +48,11 @@ class _Heard:
         if hook == "choose_victims":
             answer = victims_of(answer)
             named = [view.trace.tensors[tensor].name for tensor in answer]
-            self._add(view, f"choose_victims: {_few(named) or 'left to recency'}")
+            self._add(view, f"choose_victims: {few(named, _MOST_NAMED) or 'left to recency'}")
             return answer
         answer = moves_of(answer)
         if answer:
-            self._add(view, f"{hook}: {_few(_words(move, view.trace) for move in answer)}")
+            self._add(view, f"{hook}: {few((_words(move, view.trace) for move in answer), _MOST_NAMED)}")
         return answer
 
     def _add(self, view: PolicyView, line: str) -> None:
@@ -90,7 +91,7 @@ def _what_it_did(record: KernelRecord, trace: Trace) -> Iterator[str]:
         f"iteration {record.iteration}, kernel {record.kernel} ({kernel.name}{where}): {when}, "
         f"{record.compute_cycles:,} of them computing"
     )
-    yield f"  uses {_few(trace.tensors[tensor].name for tensor in kernel.touched)}"
+    yield f"  uses {few((trace.tensors[tensor].name for tensor in kernel.touched), _MOST_NAMED)}"
     for reason, cycles in record.stalls:
         if cycles:
             yield f"  stalled for {cycles:,} cycles: {reason.words}"
@@ -123,21 +124,14 @@ def _plan_lines(plan: MigrationPlan | None, trace: Trace) -> dict[int, list[str]
     for planned in plan.moves if plan is not None else ():
         delay = f" after {planned.delay_cycles:,} cycles" if planned.delay_cycles else ""
         by_kernel[planned.kernel].append(f"{_words(planned.move, trace)}{delay}")
-    return {kernel: [f"plan: {_few(moves)}"] for kernel, moves in by_kernel.items()}
+    return {kernel: [f"plan: {few(moves, _MOST_NAMED)}"] for kernel, moves in by_kernel.items()}
 
 
 def _words(move: Move, trace: Trace) -> str:
     """Write a move: its kind, the tensors by name, its tier, and other options."""
-    named = _few(trace.tensors[tensor].name for tensor in sorted(move.subjects()))
+    named = few((trace.tensors[tensor].name for tensor in sorted(move.subjects())), _MOST_NAMED)
     tiers = "".join(f" to {tier}" for tier in move.tiers())
     shown = ("tensor", "tensors", "target")
     options = [f"{key} {value}" for key, value in options_of(move).items() if key not in shown]
     bracketed = f" ({', '.join(options)})" if options else ""
     return f"{' '.join(filter(None, (move.name, named)))}{tiers}{bracketed}"
-
-
-def _few(names: Iterable[str]) -> str:
-    """Join names, the first ones where there are many."""
-    every = list(names)
-    more = f" and {len(every) - _MOST_NAMED} more" if len(every) > _MOST_NAMED else ""
-    return ", ".join(every[:_MOST_NAMED]) + more

@@ -28,6 +28,7 @@ from g10sim.importers.operations import (
     phase_of,
 )
 from g10sim.registry import choices_text
+from g10sim.text import few
 from g10sim.trace.model import Device, TimeSource, Trace
 
 _MOST_NAMED = 5
@@ -218,10 +219,9 @@ def _measured(
 
 def _missing_text(path: Path, missing: Sequence[Node], count: int, has_numbers: bool) -> str:
     """Say which operators a profile lacks."""
-    named = ", ".join(f"{node.function_id} ('{node.name}')" for node in missing[:_MOST_NAMED])
-    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    named = few((f"{node.function_id} ('{node.name}')" for node in missing), _MOST_NAMED)
     what = "operator with this name and number" if has_numbers else "'Record function id' in any operator"
     return (
         f"found no {what}: {len(missing)} of the {count} kernels of {path} cannot be joined, with rf_id "
-        f"{named}{more}; allowed: the profile of the same run"
+        f"{named}; allowed: the profile of the same run"
     )

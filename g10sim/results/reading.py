@@ -17,6 +17,7 @@ from g10sim.results.columns import OK, stall_reasons
 from g10sim.results.keyed import keys_of
 from g10sim.results.legends import ATTRIBUTE
 from g10sim.results.written import check_columns, check_provenance, check_results, check_table
+from g10sim.text import few
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -313,5 +314,4 @@ def covered_until(
 
 
 def _listed(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:12])) or "of which there is none"
-    return f"{shown} and {len(numbers) - 12} more" if len(numbers) > 12 else shown
+    return few(map(str, numbers), 12) or "of which there is none"

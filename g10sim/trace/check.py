@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from g10sim.errors import TraceError
-from g10sim.text import shown
+from g10sim.text import few, shown
 from g10sim.trace.model import Device, Kernel, Tensor, TensorKind, Trace
 from g10sim.trace.repetition import Block, Item, blocks_of, each
 from g10sim.units import LONGEST_SECONDS, format_frequency
@@ -117,9 +117,8 @@ def other_gpu(origin: Mapping[str, str], gpu: str) -> str:
 
 def told_of_other_gpu(names: Sequence[str], timed_for: str, gpu: str) -> str:
     """Return a warning about traces whose kernel times are for another GPU than that of the system."""
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
-        f"{names[0]}{more}: kernel times are for {timed_for}; the system has {gpu}: they are used as is "
+        f"{few(names, 1)}: kernel times are for {timed_for}; the system has {gpu}: they are used as is "
         "(workload.kernel_times: system, or g10sim trace retime, takes those of the system's)"
     )
 
