@@ -32,13 +32,13 @@ class Dropped:
 
     @cached_property
     def sources(self) -> tuple[int, ...]:
-        """What the producers read that none of them makes."""
+        """Tensors that the producers read and none of them makes."""
         made = set(self.results)
         return tuple(i for producer in self.producers for i in producer.inputs if i not in made)
 
     @property
     def results(self) -> list[int]:
-        """What the producers make."""
+        """Tensors that the producers make."""
         return [result for producer in self.producers for result in producer.outputs]
 
 
