@@ -19,6 +19,7 @@ from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes,
 from g10sim.policies.planning.offloading.rewriting import Schedule
 from g10sim.policies.planning.offloading.saved import before_module, module_starts
 from g10sim.policies.planning.offloading.swaps import Budget, chosen
+from g10sim.policies.planning.offloading.takeover import parameter_bytes
 from g10sim.policies.planning.offloading.windows import Limits, windows
 from g10sim.trace.model import Phase, Trace
 
@@ -107,11 +108,11 @@ class LoHan(WeightsBelow):
     def _buffers(self) -> int:
         return self.optimizer_buffers if self.pipeline else 1
 
-    def _schedule(self) -> Schedule:
+    def _schedule(self, trace: Trace) -> Schedule:
         return Schedule(overlap=True, delayed=False, bucket_bytes=1, returns=False)
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
-        size, sizes = self.bytes_per_parameter, machine.sizes(trace)
+        size, sizes = parameter_bytes(trace, self.bytes_per_parameter), machine.sizes(trace)
         on_cpu = used_on_cpu(trace)
         away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
         limits = Limits(size * self.prefetch_parameters, size * self.live_parameters, 1)

@@ -19,6 +19,7 @@ from g10sim.policies.planning.offloading.caching import cached
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.rewriting import Schedule
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu
+from g10sim.policies.planning.offloading.takeover import parameter_bytes
 from g10sim.policies.planning.offloading.windows import Window, by_kernel
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
@@ -95,14 +96,15 @@ class TenCache(WeightsBelow):
         planned: _Job = self.jobs[job]
         return planned.pageable
 
-    def _schedule(self) -> Schedule:
-        bucket_bytes = self.reduce_bucket_size * self.bytes_per_parameter
-        return Schedule(self.overlap, delayed=False, bucket_bytes=bucket_bytes, returns=False)
+    def _bucket_bytes(self, trace: Trace) -> int:
+        return self.reduce_bucket_size * parameter_bytes(trace, self.bytes_per_parameter)
+
+    def _schedule(self, trace: Trace) -> Schedule:
+        return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes(trace), returns=False)
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         sizes, weights = machine.sizes(trace), read_weights(trace)
-        bucket_bytes = self.reduce_bucket_size * self.bytes_per_parameter
-        gradients = Gradients(trace, bucket_bytes, self.births, weights)
+        gradients = Gradients(trace, self._bucket_bytes(trace), self.births, weights)
         ends = gradients.departures
         others, _ = gpu_peak(trace, sizes, ends, self.births, gradients.stays, below=weights)
         room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes - others

@@ -9,6 +9,7 @@ from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.rewriting import Schedule
 from g10sim.policies.planning.offloading.updating import OptimizerBelow
+from g10sim.trace.model import Trace
 
 
 @register_policy
@@ -29,6 +30,9 @@ class TorchOffload(OptimizerBelow):
     overlap: bool = parameter(default=True, published="true, torchao")
     """Update a parameter as soon as its gradient has left, during the backward pass; otherwise all after the
     last gradient."""
+    call_time: float = parameter(default=1e-4, ge=0, le=1)
+    """Seconds for which the CPU is busy with a parameter besides its step: a hook, and a call of the
+    optimizer (measured, AdamW of PyTorch 2.11)."""
 
-    def _schedule(self) -> Schedule:
-        return Schedule(self.overlap, delayed=False, bucket_bytes=1)
+    def _schedule(self, trace: Trace) -> Schedule:
+        return Schedule(self.overlap, delayed=False, bucket_bytes=1, call_seconds=self.call_time)

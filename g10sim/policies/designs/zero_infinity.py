@@ -17,6 +17,7 @@ from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.policies.planning.offloading.partition import gathered, partitioned
 from g10sim.policies.planning.offloading.rewriting import Schedule
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu
+from g10sim.policies.planning.offloading.takeover import parameter_bytes
 from g10sim.policies.planning.offloading.windows import Limits, Window, windows
 from g10sim.trace.model import Trace
 
@@ -89,33 +90,32 @@ class ZeroInfinity(WeightsBelow):
             cpu_buffers=buffers if on_ssd else None,
         )
 
-    @property
-    def _bucket_bytes(self) -> int:
-        return self.reduce_bucket_size * self.bytes_per_parameter
+    def _bucket_bytes(self, trace: Trace) -> int:
+        return self.reduce_bucket_size * parameter_bytes(trace, self.bytes_per_parameter)
 
     def host_reserved(self, job: int) -> int:
         """With states on the SSD, return what is reserved in host memory: buffers, gradients and weights."""
         reserved: int = self.jobs[job].below["host"] if self.offload_optimizer == "ssd" else 0
         return reserved
 
-    def _schedule(self) -> Schedule:
-        return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes, returns=False)
+    def _schedule(self, trace: Trace) -> Schedule:
+        return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes(trace), returns=False)
 
     def _stays(self, trace: Trace) -> tuple[Window, ...]:
         """Return the stays of weights on the GPU, by the sizes of whole weights."""
-        size = self.bytes_per_parameter
+        size = parameter_bytes(trace, self.bytes_per_parameter)
         weights = read_weights(trace, self.param_persistence_threshold * size)
         limits = (self.prefetch_bucket_size, self.max_live_parameters, self.max_reuse_distance)
         return windows(trace, weights, Limits(*(size * limit for limit in limits)))
 
     def partition(self, trace: Trace, replicas: int, system: SystemSpec) -> Trace:
         """Leave each replica its part of weights, gradients and states (ZeRO stage 3)."""
-        return partitioned(trace, replicas, self._bucket_bytes, self._stays(trace))
+        return partitioned(trace, replicas, self._bucket_bytes(trace), self._stays(trace))
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         stays = gathered(trace) if trace.collectives else self._stays(trace)
         weights = dict.fromkeys(stay.tensor for stay in stays)
-        gradients = Gradients(trace, self._bucket_bytes, self.births, weights)
+        gradients = Gradients(trace, self._bucket_bytes(trace), self.births, weights)
         there = (*stays, *gradients.stays)
         most, kernel = gpu_peak(trace, machine.sizes(trace), gradients.departures, self.births, there)
         require_gpu(self.name, system, most, kernel, "live weights and activations")

@@ -7,7 +7,9 @@ from g10sim.looks import Look
 from g10sim.policies.interface.parameters import Count, Share, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.rewriting import Schedule
+from g10sim.policies.planning.offloading.takeover import parameter_bytes
 from g10sim.policies.planning.offloading.updating import OptimizerBelow
+from g10sim.trace.model import Trace
 
 
 @register_policy
@@ -51,7 +53,7 @@ class ZeroOffload(OptimizerBelow):
     def _share(self) -> float:
         return self.ratio
 
-    def _schedule(self) -> Schedule:
+    def _schedule(self, trace: Trace) -> Schedule:
         overlap = self.overlap and not self.delayed_update
-        bucket_bytes = self.reduce_bucket_size * self.bytes_per_gradient
+        bucket_bytes = self.reduce_bucket_size * parameter_bytes(trace, self.bytes_per_gradient)
         return Schedule(overlap, self.delayed_update, bucket_bytes, pass_bytes=self.pass_bytes)

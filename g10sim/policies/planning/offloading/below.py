@@ -18,7 +18,7 @@ from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over
 from g10sim.policies.planning.offloading.room import FixedPlaces, require_cpu
-from g10sim.policies.planning.offloading.takeover import Takeover
+from g10sim.policies.planning.offloading.takeover import Takeover, parameter_bytes
 from g10sim.policies.planning.offloading.windows import Window, by_kernel
 from g10sim.trace.model import Device, TensorKind, Trace
 from g10sim.trace.workload import Job, Workload
@@ -85,8 +85,9 @@ class WeightsBelow(Declared, FixedPlaces):
     tiers for refusals (``_kept``).
     """
 
-    bytes_per_parameter: int = parameter(default=2, ge=1, le=8, published="2, paper")
-    """Bytes of the weight, and of the gradient, of one parameter: 2 in 16 bits."""
+    bytes_per_parameter: int | None = parameter(default=None, ge=1, le=8, published="2, paper")
+    """Bytes of the weight, and of the gradient, of one parameter; none: as it was captured, and 2 where the
+    trace does not say."""
     births: Count = parameter(default=4)
     """Kernels ahead of which new tensors are mapped."""
 
@@ -97,7 +98,8 @@ class WeightsBelow(Declared, FixedPlaces):
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Let the CPU run the optimizer. Raises UnsupportedError without a CPU."""
         require_cpu(self.name, system)
-        return taken_over(Takeover.of(trace, 1.0, self.bytes_per_parameter), self._schedule())
+        size = parameter_bytes(trace, self.bytes_per_parameter)
+        return taken_over(Takeover.of(trace, 1.0, size), self._schedule(trace))
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
@@ -126,7 +128,7 @@ class WeightsBelow(Declared, FixedPlaces):
         planned: Offloaded = self.jobs[job]
         return planned.homes
 
-    def _schedule(self) -> Schedule:
+    def _schedule(self, trace: Trace) -> Schedule:
         raise NotImplementedError
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:

@@ -16,7 +16,8 @@ class Schedule:
     ``overlap``: each once the bucket with the last of its gradients has left; otherwise all of them after the
     last gradient. ``delayed``: during the next iteration, whose weights are those of one step before.
     Buckets have ``bucket_bytes``. Without ``returns`` an iteration ends with the last step, otherwise when
-    its weights are back. Before a step the CPU passes over ``pass_bytes`` for each of its parameters.
+    its weights are back. Before a step the CPU passes over ``pass_bytes`` for each of its parameters, and
+    is busy for ``call_seconds`` for each weight.
     """
 
     overlap: bool
@@ -24,6 +25,7 @@ class Schedule:
     bucket_bytes: int
     returns: bool = True
     pass_bytes: int = 0
+    call_seconds: float = 0.0
 
 
 def taken_over(takeover: Takeover, schedule: Schedule) -> Trace:
@@ -81,7 +83,7 @@ class _Rewriting:
                 kernels += self._before_the_steps(first)
             while steps and steps[-1][0] == position:
                 taken = self._given.kernels[steps.pop()[1]]
-                kernels += [*self._passes(taken), self._step(taken)]
+                kernels += [*self._calls(taken), *self._passes(taken), self._step(taken)]
             if position < len(self._given.kernels) and position not in self._takeover.takes:
                 kernels.append(self._given.kernels[position])
         kernels += self._at_the_end()
@@ -108,6 +110,13 @@ class _Rewriting:
             device=Device.CPU,
             parameters=takeover.parameters.get(kernel.id, 0),
         )
+
+    def _calls(self, kernel: Kernel) -> Iterable[Kernel]:
+        weights = [t for t in kernel.outputs if t in self._takeover.weights and self._last[t] == kernel.id]
+        ticks = round(self._schedule.call_seconds * len(weights) * self._given.ticks_per_second)
+        if ticks:
+            gradients = [tensor for tensor in kernel.inputs if not self._given.tensors[tensor].persistent]
+            yield replace(_added_kernel("Call the optimizer", gradients, [], on_cpu=True), duration=ticks)
 
     def _passes(self, kernel: Kernel) -> Iterable[Kernel]:
         moved = self._schedule.pass_bytes * self._takeover.parameters.get(kernel.id, 0)

@@ -11,6 +11,12 @@ from operator import itemgetter
 from g10sim.trace.model import Device, Kernel, Phase, TensorKind, Trace
 
 _KEPT_TOGETHER = TensorKind.WEIGHT, TensorKind.OPTIMIZER_STATE
+_BYTES = {"float64": 8, "float32": 4}
+
+
+def parameter_bytes(trace: Trace, given: int | None) -> int:
+    """Return the bytes of a gradient of one parameter: those given, or of captured weights; else 2."""
+    return given or _BYTES.get(trace.origin.get("dtype", ""), 2)
 
 
 def gradient_bytes(trace: Trace, kernels: Collection[int]) -> int:

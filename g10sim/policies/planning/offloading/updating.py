@@ -16,7 +16,7 @@ from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over
 from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_cpu, require_gpu
-from g10sim.policies.planning.offloading.takeover import Takeover
+from g10sim.policies.planning.offloading.takeover import Takeover, parameter_bytes
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 
@@ -47,8 +47,9 @@ class OptimizerBelow(Declared, FixedPlaces):
     )
     _has_two_buffers: ClassVar[bool] = True
 
-    bytes_per_gradient: int = parameter(default=2, ge=1, le=8, published="2, paper")
-    """Bytes of the gradient of one parameter: 2 in 16 bits."""
+    bytes_per_gradient: int | None = parameter(default=None, ge=1, le=8, published="2, paper")
+    """Bytes of the gradient of one parameter; none: as its weight was captured, and 2 where the trace does
+    not say."""
     births: Count = parameter(default=4)
     """Kernels ahead of which new tensors are mapped."""
 
@@ -59,23 +60,24 @@ class OptimizerBelow(Declared, FixedPlaces):
     def _share(self) -> float:
         return 1.0
 
-    def _schedule(self) -> Schedule:
+    def _schedule(self, trace: Trace) -> Schedule:
         raise NotImplementedError
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Let the CPU run the optimizer. Raises UnsupportedError without a CPU."""
-        schedule = self._schedule()
+        schedule = self._schedule(trace)
         require_cpu(self.name, system, schedule.pass_bytes)
-        return taken_over(Takeover.of(trace, self._share, self.bytes_per_gradient), schedule)
+        size = parameter_bytes(trace, self.bytes_per_gradient)
+        return taken_over(Takeover.of(trace, self._share, size), schedule)
 
     def partition(self, trace: Trace, replicas: int, system: SystemSpec) -> Trace:
         """Let each replica update its part of the parameters (ZeRO stage 2)."""
-        return partitioned(trace, replicas, self._schedule().bucket_bytes)
+        return partitioned(trace, replicas, self._schedule(trace).bucket_bytes)
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
         """Find the job's buckets; all moves follow from them. Raises UnsupportedError."""
         trace, sizes = job.trace, machine.sizes(job.trace)
-        bucket_bytes, has_two_buffers = self._schedule().bucket_bytes, self._has_two_buffers
+        bucket_bytes, has_two_buffers = self._schedule(trace).bucket_bytes, self._has_two_buffers
         gradients = Gradients(trace, bucket_bytes, self.births, has_two_buffers=has_two_buffers)
         needed, kernel = gpu_peak(trace, sizes, gradients.departures, self.births, gradients.stays)
         require_gpu(self.name, system, needed, kernel, "weights and activations")
