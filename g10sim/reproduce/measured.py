@@ -33,7 +33,7 @@ from g10sim.trace.format import load_trace
 
 MEASURED, SUMMARY, WIDTHS = "measured.csv", "summary.csv", "uncertainty.yaml"
 DIRECTORY = Path("experiments", "measured")
-Part: TypeAlias = Literal["kernels", "links", "drives", "faults", "memory"]
+Part: TypeAlias = Literal["kernels", "links", "drives", "faults", "cpu", "memory"]
 FITTED, PREDICTED = "fitted", "predicted"
 NEAR = 1.25
 """Factor between predicted and measured from which on a row says where its time goes."""
