@@ -14,7 +14,7 @@ class Neighbors:
 
     Every that many starts it is written down which pieces are alive then; those that share time with a piece
     are among the ones alive there and the ones that start later, up to its end. ``block`` has the lifetime
-    of every piece.
+    of every piece, ``stopping`` the pieces by their stops, ``stop_ranks`` the places that they have there.
     """
 
     def __init__(self, starts: Integers, lengths: Integers, circle: int) -> None:
@@ -28,6 +28,10 @@ class Neighbors:
         self.block: Integers = blocks[order]
         self._begins, self._stops = begins[order], stops[order]
         self._until: list[int] = self._begins.searchsorted(self._stops).tolist()
+        stopping = self._stops.argsort(kind="stable")
+        self._since: list[int] = self._stops[stopping].searchsorted(self._begins, side="right").tolist()
+        self.stopping: list[int] = stopping.tolist()
+        self.stop_ranks: list[int] = stopping.argsort().tolist()
         self._numbers = np.arange(len(order))
         places = np.empty_like(order)
         places[order] = self._numbers
@@ -44,6 +48,14 @@ class Neighbors:
         """Return the pieces of a lifetime."""
         second = self._second.get(block)
         return [self._first[block]] if second is None else [self._first[block], second]
+
+    def span(self, block: int) -> tuple[int, int]:
+        """Return how many pieces stop before a lifetime, and how many begin before its end.
+
+        The latter are counted on where the lifetime crosses the border of the circle.
+        """
+        first, *second = self.pieces(block)
+        return self._since[first], len(self.block) + self._until[second[0]] if second else self._until[first]
 
     def of(self, block: int) -> Integers:
         """Return the pieces that share time with a lifetime, its own among them."""

@@ -6,8 +6,6 @@ least is NP-complete (Garey and Johnson, problem SR2), hence orders and fits.
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from g10sim.analysis.pools.neighbors import Neighbors
+from g10sim.analysis.pools.windows import Windows
 from g10sim.analysis.timeline import Integers
 
 Fit: TypeAlias = Literal["best", "first"]
@@ -35,9 +34,6 @@ _PATIENCE = 50
 """Rounds without a lower footprint after which the search gives up."""
 _MOST_PLACED = 155_000
 """Copies placed again after which it gives up: more than on any bundled trace, a few seconds."""
-
-_SHORT = 2**16 - 1
-"""Largest number of 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +159,12 @@ class Instance:
 class _Layout:
     """Copies placed one after the other in an order, each alongside those before it that it shares time with.
 
-    Pieces have the ranks of their ends among all addresses so far: numbers of 16 bits are sorted in linear
-    time. What is not placed yet is empty, at address 0. A copy stays where it is if those before it have
-    only traded places: each place has a random code, and ``_drift`` the sum by which theirs have changed.
+    What is not placed yet is empty, at address -1. A copy stays where it is if those before it have only
+    traded places: each place has a random code, and ``_drift`` the sum by which theirs have changed.
     """
 
     def __init__(self, instance: Instance, order: Integers, fit: Fit) -> None:
         self._neighbors, self._sizes, self._fit = instance.neighbors, instance.sizes.tolist(), fit
-        self._addresses = array("q", [0])
-        self._ranks = np.zeros((2, len(self._neighbors.block)), dtype=np.uint16)
         self.offsets: Integers = np.full(len(order), -1, dtype=np.int64)
         self.tops = self.offsets.copy()
         self._is_stale = np.zeros(len(order), dtype=np.bool_)
@@ -191,32 +184,33 @@ class _Layout:
         places_of_pieces = places[self._neighbors.block]
         self._is_stale[:moved] = True
         self._is_stale |= self.tops[order] > bound_bytes
-        while len(order) and self._is_stale[place := int(self._is_stale.argmax())]:
-            self._is_stale[place] = False
-            self.placed += 1
-            block = int(order[place])
-            if place < moved or self._drift[block]:
-                beside = self._neighbors.of(block)
-                turns = places_of_pieces.take(beside)
-                offset = self._offset(block, beside.compress(turns < place))
-                if offset != self.offsets[block]:
-                    later = turns.compress(turns >= max(place + 1, moved))
-                    self._is_stale[later] = True
-                    self._drift[order[later]] += self._put(block, offset)
-                self._drift[block] = 0
-            if self.tops[block] > bound_bytes:
-                return False
+        windows, is_stale = Windows(self._neighbors), self._is_stale.data
+        offsets, tops = self.offsets.data, self.tops.data
+        for place, block in enumerate(order.tolist()):
+            if is_stale[place]:
+                is_stale[place] = False
+                self.placed += 1
+                if place < moved or self._drift[block]:
+                    offset = self._offset(block, *windows.of(block))
+                    if offset != offsets[block]:
+                        change = self._put(block, offset)
+                        if moved < len(order):  # else all of them are stale
+                            turns = places_of_pieces.take(self._neighbors.of(block))
+                            later = turns.compress(turns >= max(place + 1, moved))
+                            self._is_stale[later] = True
+                            self._drift[order[later]] += change
+                    self._drift[block] = 0
+                if tops[block] > bound_bytes:
+                    return False
+            windows.put(block, offsets[block], tops[block])
         return True
 
-    def _offset(self, block: int, beside: Integers) -> int:
+    def _offset(self, block: int, begins: Integers, ends: Integers) -> int:
         """Return the offset for a copy among others that may overlap each other (they need not share time).
 
         Of n copies that begin below an address, the n-th end in order is the last one if there is a hole.
         """
-        ranks = self._ranks.take(beside, axis=1)
-        ranks.sort(axis=1, kind="stable")
-        begins, ends = np.frombuffer(self._addresses, dtype=np.int64).take(ranks)
-        holes = begins
+        holes = begins.copy()
         holes[1:] -= ends[:-1]
         fitting = (holes >= self._sizes[block]).nonzero()[0]
         if not len(fitting):
@@ -229,20 +223,7 @@ class _Layout:
         size = self._sizes[block]
         change = self._codes[offset, size] - self._codes[int(self.offsets[block]), size]
         self.offsets[block], self.tops[block] = offset, offset + size
-        begin, end = self._rank(offset), self._rank(offset + size)
-        for piece in self._neighbors.pieces(block):
-            self._ranks[:, piece] = begin, end
         return np.uint64(change % 2**64)
-
-    def _rank(self, address: int) -> int:
-        """Return the rank of an address among those known, which it joins."""
-        rank = bisect_left(self._addresses, address)
-        if rank == len(self._addresses) or self._addresses[rank] != address:
-            if len(self._addresses) == _SHORT:
-                self._ranks = self._ranks.astype(np.uint32)
-            self._addresses.insert(rank, address)
-            self._ranks += self._ranks >= rank
-        return rank
 
 
 def _laps_and_circle(blocks: Sequence[Block], period: int | None) -> tuple[int, int]:
@@ -288,7 +269,7 @@ def search_placement(
         changed = np.insert(np.delete(order, source), goal, order[source])
         fit = FITS[number % len(FITS)]
         if fit not in layouts:
-            layouts[fit] = _Layout(instance, order, fit)
+            layouts[fit] = _Layout(instance, changed, fit)
         if layouts[fit].reorder(changed, movable, footprint):
             order, offsets, before = changed, layouts[fit].offsets.copy(), footprint
             footprint = int(layouts[fit].tops.max())

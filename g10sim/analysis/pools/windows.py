@@ -1,0 +1,103 @@
+"""Addresses of what is placed in a window of time, kept in order while the window moves."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from g10sim.analysis.pools.neighbors import Neighbors
+from g10sim.analysis.timeline import Integers
+
+_KEPT = 3
+"""Windows: large blocks of one size cross the load peak, or come before it, or after it."""
+_NEAR = 128
+"""Pieces by which a window moves, less than this; farther away, a new one costs less."""
+
+
+@dataclass(slots=True, eq=False)
+class _Window:
+    """The placed ones of the first ``until`` pieces, without the ``since`` pieces that stop first.
+
+    Pieces are counted on over the border of the circle. Begins and ends are those in memory, each in order.
+    """
+
+    since: int
+    until: int
+    begins: array[int]
+    ends: array[int]
+
+
+class Windows:
+    """Windows around one lifetime after another, among those that are placed already.
+
+    Lifetimes that follow each other often share time with nearly the same others. The last few windows are
+    kept therefore, and the nearest of them moves to the next lifetime.
+    """
+
+    def __init__(self, neighbors: Neighbors) -> None:
+        self._neighbors = neighbors
+        self._begins, self._ends = (array("q", [-1]) * len(neighbors.block) for _ in range(2))
+        self._kept: list[_Window] = []
+
+    def of(self, block: int) -> tuple[Integers, Integers]:
+        """Return the begins and the ends in memory, each in order, of what shares time with a lifetime.
+
+        They hold until the next call of a method.
+        """
+        since, until = self._neighbors.span(block)
+        near, least = None, _NEAR
+        for kept in self._kept:
+            distance = abs(kept.since - since) + abs(kept.until - until)
+            if distance < least:
+                near, least = kept, distance
+        if near is None:
+            near = self._new(block, since, until)
+            del self._kept[: 1 - _KEPT]
+        else:
+            self._kept.remove(near)
+            self._move(near, since, until)
+        self._kept.append(near)
+        return np.frombuffer(near.begins, dtype=np.int64), np.frombuffer(near.ends, dtype=np.int64)
+
+    def put(self, block: int, begin: int, end: int) -> None:
+        """Place a lifetime from one address to another."""
+        count, ranks = len(self._begins), self._neighbors.stop_ranks
+        for piece in self._neighbors.pieces(block):
+            self._begins[piece], self._ends[piece] = begin, end
+            for kept in self._kept:
+                times = (piece < kept.until) + (piece + count < kept.until) - (ranks[piece] < kept.since)
+                for _ in range(times):
+                    insort(kept.begins, begin)
+                    insort(kept.ends, end)
+
+    def _new(self, block: int, since: int, until: int) -> _Window:
+        pieces = self._neighbors.of(block)
+        begins, ends = (
+            np.frombuffer(values, dtype=np.int64)[pieces] for values in (self._begins, self._ends)
+        )
+        begins.sort()
+        ends.sort()
+        first = int(begins.searchsorted(0))
+        return _Window(since, until, *(array("q", values[first:].tobytes()) for values in (begins, ends)))
+
+    def _move(self, window: _Window, since: int, until: int) -> None:
+        """Let a window begin and end at other times: first what joins it, then what it leaves behind."""
+        stopping, before, after = self._neighbors.stopping, window.since, window.until
+        for begin, end in self._placed((*range(after, until), *stopping[since:before])):
+            insort(window.begins, begin)
+            insort(window.ends, end)
+        for begin, end in self._placed((*range(until, after), *stopping[before:since])):
+            del window.begins[bisect_left(window.begins, begin)]
+            del window.ends[bisect_left(window.ends, end)]
+        window.since, window.until = since, until
+
+    def _placed(self, pieces: Iterable[int]) -> list[tuple[int, int]]:
+        """Return the begins and the ends of pieces, counted on over the border, that are placed."""
+        begins, ends, count = self._begins, self._ends, len(self._begins)
+        return [
+            (begins[piece - count], ends[piece - count]) for piece in pieces if begins[piece - count] >= 0
+        ]
