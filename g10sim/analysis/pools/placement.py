@@ -79,7 +79,9 @@ def place_blocks(
     ValueError for an empty lifetime or size.
     """
     instance = Instance(blocks, period, alignment_bytes)
-    return instance.placement(_Layout(instance, instance.in_order(order), fit).offsets)
+    layout, copies = _Layout(instance, fit), instance.in_order(order)
+    layout.reorder(copies, len(copies))
+    return instance.placement(layout.offsets)
 
 
 def peak_bytes(blocks: Sequence[Block], *, period: int | None = None, alignment_bytes: int = 1) -> int:
@@ -159,23 +161,22 @@ class Instance:
 class _Layout:
     """Copies placed one after the other in an order, each alongside those before it that it shares time with.
 
-    What is not placed yet is empty, at address -1. A copy stays where it is if those before it have only
-    traded places: each place has a random code, and ``_drift`` the sum by which theirs have changed.
+    What is not placed yet is at address -1. A copy stays where it is if those before it have only traded
+    places: each place has a random code, and ``_drift`` the sum by which theirs have changed.
     """
 
-    def __init__(self, instance: Instance, order: Integers, fit: Fit) -> None:
+    def __init__(self, instance: Instance, fit: Fit) -> None:
         self._neighbors, self._sizes, self._fit = instance.neighbors, instance.sizes.tolist(), fit
-        self.offsets: Integers = np.full(len(order), -1, dtype=np.int64)
+        self.offsets: Integers = np.full(len(self._sizes), -1, dtype=np.int64)
         self.tops = self.offsets.copy()
-        self._is_stale = np.zeros(len(order), dtype=np.bool_)
-        self._drift = np.zeros(len(order), dtype=np.uint64)
+        self._is_stale = np.ones(len(self._sizes), dtype=np.bool_)
+        self._drift = np.ones(len(self._sizes), dtype=np.uint64)
         self._codes = defaultdict[tuple[int, int], int](partial(Random(0).getrandbits, 64))
-        self.placed = -len(order)
+        self.placed = -len(self._sizes)
         """Copies placed again so far."""
-        self.reorder(order, len(order))
 
     def reorder(self, order: Integers, moved: int, bound_bytes: float = inf) -> bool:
-        """Place again in an order of which only the first ``moved`` copies were in another before.
+        """Place all in an order of which only the first ``moved`` copies were in another before, if any.
 
         False as soon as a copy would end above the bound; those behind it are left for the next time.
         """
@@ -191,10 +192,10 @@ class _Layout:
                 is_stale[place] = False
                 self.placed += 1
                 if place < moved or self._drift[block]:
-                    offset = self._offset(block, *windows.of(block))
-                    if offset != offsets[block]:
+                    before, offset = offsets[block], self._offset(block, *windows.of(block))
+                    if offset != before:
                         change = self._put(block, offset)
-                        if moved < len(order):  # else all of them are stale
+                        if before >= 0:  # else those behind it are not placed either
                             turns = places_of_pieces.take(self._neighbors.of(block))
                             later = turns.compress(turns >= max(place + 1, moved))
                             self._is_stale[later] = True
@@ -253,8 +254,8 @@ def search_placement(
     those of :func:`place_blocks`.
     """
     instance = Instance(blocks, period, alignment_bytes)
-    order = instance.in_order("size")
-    layouts = {"best": _Layout(instance, order, "best")}
+    order, layouts = instance.in_order("size"), {fit: _Layout(instance, fit) for fit in FITS}
+    layouts["best"].reorder(order, len(order))
     offsets = layouts["best"].offsets.copy()
     footprint = int(layouts["best"].tops.max(initial=0))
     draw = np.random.default_rng(seed)
@@ -268,8 +269,6 @@ def search_placement(
         source, goal = draw.integers(0, movable, 2).tolist()
         changed = np.insert(np.delete(order, source), goal, order[source])
         fit = FITS[number % len(FITS)]
-        if fit not in layouts:
-            layouts[fit] = _Layout(instance, changed, fit)
         if layouts[fit].reorder(changed, movable, footprint):
             order, offsets, before = changed, layouts[fit].offsets.copy(), footprint
             footprint = int(layouts[fit].tops.max())
