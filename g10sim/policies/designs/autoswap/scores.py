@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Scores: TypeAlias = "npt.NDArray[np.float64]"
 
+_KNOWN = 256
+"""Candidates whose scores are kept up to date."""
+
 
 def duration_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
     """DOA: cycles between the uses less those of the copies; negative where they do not fit."""
@@ -38,26 +41,39 @@ def area_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copie
 
 def weighted_duration(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
     """WDOA: sum of the load over the operations of the absence."""
-    return _sums(timeline.load_bytes, candidates)
+    return _sums(timeline.load_bytes, *_spans(candidates))
 
 
 def submodular_duration(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
-    """SWDOA: WDOA in the load that is left when all candidates with higher scores are away."""
-    period, scores = timeline.num_kernels, np.zeros(len(candidates))
+    """SWDOA: WDOA in the load that is left when all candidates with higher scores are away.
+
+    What is away only lowers scores: the first ones are known again after each choice, all others when one of
+    them may have become the highest.
+    """
+    period, scores, load = timeline.num_kernels, np.zeros(len(candidates)), timeline.load()
     starts, ends = _spans(candidates)
     earliest, latest = int(starts.min(initial=0)), int(ends.max(initial=0))
-    left = _sums(timeline.load_bytes, candidates)
-    for _ in candidates:
-        best = int(left.argmax())
-        scores[best], start, end = left[best], starts[best], ends[best]
-        laps = [lap for lap in (-period, 0, period) if earliest < end + lap and start + lap < latest]
-        for lap in laps:
-            shared = np.minimum(ends, end + lap)
-            shared -= np.maximum(starts, start + lap)
-            np.maximum(shared, 0, out=shared)
-            shared *= candidates[best].size_bytes
-            left -= shared
-        left[best] = -np.inf
+    rest = np.arange(len(candidates))
+    while len(rest):
+        sums = _sums(load.bytes, starts[rest], ends[rest])
+        order = np.argsort(-sums, kind="stable")
+        first, others = np.sort(order[:_KNOWN]), order[_KNOWN:]
+        left, most = sums[first], sums[others].max(initial=-1)
+        some_starts, some_ends = starts[rest[first]], ends[rest[first]]
+        taken = list[int]()
+        while not taken or left.max() > most:
+            best = int(left.argmax())
+            taken.append(int(first[best]))
+            number = int(rest[first[best]])
+            scores[number], start, end = left[best], int(starts[number]), int(ends[number])
+            size = candidates[number].size_bytes
+            load.add(start, end, -size)
+            for lap in (-period, 0, period):
+                if earliest < end + lap and start + lap < latest:
+                    shared = np.minimum(some_ends, end + lap) - np.maximum(some_starts, start + lap)
+                    left -= np.maximum(shared, 0) * size
+            left[best] = -np.inf
+        rest = np.delete(rest, taken)
     return scores
 
 
@@ -88,12 +104,11 @@ def in_order(scores: Scores) -> list[int]:
     return order
 
 
-def _sums(load_bytes: npt.NDArray[np.int64], candidates: Sequence[Absence]) -> Scores:
+def _sums(load_bytes: Integers, starts: Integers, ends: Integers) -> Scores:
     """Sum of the load over each absence, from prefix sums over two iterations."""
     operations = len(load_bytes)
     sums = np.zeros(2 * operations + 1)
     np.cumsum(np.tile(load_bytes, 2), out=sums[1:])
-    starts, ends = _spans(candidates)
     first = starts % operations
     found: Scores = sums[first + ends - starts] - sums[first]
     return found
