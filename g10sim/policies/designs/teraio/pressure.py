@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,7 +31,7 @@ class CriticalPressure:
     """
 
     def __init__(self, starts: Integers, beyond_bytes: Integers) -> None:
-        self._times, self._beyond = starts.copy(), beyond_bytes.copy()
+        self._times, self._beyond = array("q", starts.tobytes()), array("q", beyond_bytes.tobytes())
         self._period = int(starts[-1])
         self._renew()
 
@@ -81,21 +83,24 @@ class CriticalPressure:
     def lower(self, absence: Interval, size_bytes: int) -> None:
         """Let some bytes be absent."""
         for start, end in absence.within(self._period):
-            times, beyond, edges = self._times, self._beyond, np.array((start, end))
-            first, last = times.searchsorted(edges).tolist()
-            new, after = int(times[first] != start), int(times[last] != end)  # steps to be made there
-            kept = beyond[first - new : last] - size_bytes
-            self._times = np.concatenate(
-                (times[:first], edges[:new], times[first:last], edges[2 - after :], times[last:])
-            )
-            self._beyond = np.concatenate((beyond[:first], kept, beyond[last - after :]))
+            first, last = self._step_at(start), self._step_at(end)
+            np.frombuffer(self._beyond, dtype=np.int64)[first:last] -= size_bytes
         self._renew()
 
+    def _step_at(self, time: int) -> int:
+        """Return the number of the step that starts at a time, made if there is none."""
+        step = bisect_left(self._times, time)
+        if self._times[step] != time:
+            self._times.insert(step, time)
+            self._beyond.insert(step, self._beyond[step - 1])
+        return step
+
     def _renew(self) -> None:
-        is_critical = self._beyond > 0
+        times, beyond = (np.frombuffer(values, dtype=np.int64) for values in (self._times, self._beyond))
+        is_critical = beyond > 0
         first, last = int(is_critical.argmax()), len(is_critical) - int(is_critical[::-1].argmax())
-        self._steps: Integers = self._times[first : last + 1]
+        self._steps: Integers = times[first : last + 1].copy()
         self._lengths: Integers = self._steps[1:] - self._steps[:-1]
-        self._above: Integers = np.maximum(self._beyond[first:last], 0)
+        self._above: Integers = np.maximum(beyond[first:last], 0)
         self._highest = int(self._above.max(initial=0))
         self._of_size: dict[int, list[tuple[int, Integers, Integers]]] = {}
