@@ -35,10 +35,9 @@ class Neighbors:
         self._numbers = np.arange(len(order))
         places = np.empty_like(order)
         places[order] = self._numbers
-        self._first: list[int] = places[: len(starts)].tolist()
-        self._second: dict[int, int] = dict(
-            zip(crossing.tolist(), places[len(starts) :].tolist(), strict=True)
-        )
+        self._pieces: list[list[int]] = places[: len(starts), np.newaxis].tolist()
+        for block, place in zip(crossing.tolist(), places[len(starts) :].tolist(), strict=True):
+            self._pieces[block].append(place)
         self._alive = [self._numbers[:0]]
         for place in range(_STEP, len(order), _STEP):
             before = np.concatenate([self._alive[-1], self._numbers[place - _STEP : place]])
@@ -46,8 +45,7 @@ class Neighbors:
 
     def pieces(self, block: int) -> list[int]:
         """Return the pieces of a lifetime."""
-        second = self._second.get(block)
-        return [self._first[block]] if second is None else [self._first[block], second]
+        return self._pieces[block]
 
     def span(self, block: int) -> tuple[int, int]:
         """Return how many pieces stop before a lifetime, and how many begin before its end.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,17 +86,13 @@ class Windows:
     def _move(self, window: _Window, since: int, until: int) -> None:
         """Let a window begin and end at other times: first what joins it, then what it leaves behind."""
         stopping, before, after = self._neighbors.stopping, window.since, window.until
-        for begin, end in self._placed((*range(after, until), *stopping[since:before])):
-            insort(window.begins, begin)
-            insort(window.ends, end)
-        for begin, end in self._placed((*range(until, after), *stopping[before:since])):
-            del window.begins[bisect_left(window.begins, begin)]
-            del window.ends[bisect_left(window.ends, end)]
-        window.since, window.until = since, until
-
-    def _placed(self, pieces: Iterable[int]) -> list[tuple[int, int]]:
-        """Return the begins and the ends of pieces, counted on over the border, that are placed."""
         begins, ends, count = self._begins, self._ends, len(self._begins)
-        return [
-            (begins[piece - count], ends[piece - count]) for piece in pieces if begins[piece - count] >= 0
-        ]
+        for piece in (*range(after, until), *stopping[since:before]):
+            if begins[piece - count] >= 0:
+                insort(window.begins, begins[piece - count])
+                insort(window.ends, ends[piece - count])
+        for piece in (*range(until, after), *stopping[before:since]):
+            if begins[piece - count] >= 0:
+                del window.begins[bisect_left(window.begins, begins[piece - count])]
+                del window.ends[bisect_left(window.ends, ends[piece - count])]
+        window.since, window.until = since, until

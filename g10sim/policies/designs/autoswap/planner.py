@@ -72,7 +72,9 @@ def plan_swaps(
     found = find_candidates(trace, timeline.peak, least_bytes)
     # Only an absence that is long enough for the first copy out makes later ones needless.
     candidates = tuple(
-        replace(one, frozen=one.frozen and one.cycles(timeline) >= copies.both_cycles(one.size_bytes))
+        replace(one, frozen=False)
+        if one.frozen and one.cycles(timeline) < copies.both_cycles(one.size_bytes)
+        else one
         for one in found
     )
 

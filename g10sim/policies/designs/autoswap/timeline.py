@@ -41,8 +41,11 @@ class LoadTimeline(Timeline):
 
 def whole_pages(trace: Trace, page_bytes: int) -> Trace:
     """Return the trace with sizes rounded up to whole pages."""
-    sizes = zip(trace.tensors, page_sizes(trace, page_bytes), strict=True)
-    return replace(trace, tensors=tuple(replace(tensor, size_bytes=size) for tensor, size in sizes))
+    tensors = (
+        tensor if tensor.size_bytes == size else replace(tensor, size_bytes=size)
+        for tensor, size in zip(trace.tensors, page_sizes(trace, page_bytes), strict=True)
+    )
+    return replace(trace, tensors=tuple(tensors))
 
 
 def timeline_of(trace: Trace, clock_hz: int) -> LoadTimeline:
@@ -76,7 +79,7 @@ def find_candidates(trace: Trace, peak: int, least_bytes: int) -> tuple[Absence,
         lap = len(trace.kernels) if peak < absence.end - len(trace.kernels) else 0
         start, end = absence.start - lap, absence.end - lap
         if absence.size_bytes >= least_bytes and start <= peak < end:
-            found.append(replace(absence, start=start, end=end))
+            found.append(replace(absence, start=start, end=end) if lap else absence)
     return tuple(found)
 
 
