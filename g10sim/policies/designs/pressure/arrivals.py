@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from itertools import accumulate, islice
+from itertools import islice
 
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.policy import PolicyView
@@ -77,10 +77,12 @@ class Arrivals:
         rates = {tier.name: tier.read_rate for tier in machine.tiers}
         cycles = dict.fromkeys(rates, 0.0)
         for way, tensors in self._ways.items():
-            if tensors.keys().isdisjoint(late):
-                continue
-            sizes = zip(accumulate(tensors.values()), tensors, strict=True)
-            last = max(size for size, tensor in sizes if tensor in late)
+            last, late_here = 0, tensors.keys() & late
+            for tensor, size in tensors.items():
+                if not late_here:
+                    break
+                late_here.discard(tensor)
+                last += size
             for tier in way:
                 cycles[tier] += last / min(map(rates.__getitem__, way))
         for name, rate in rates.items():
