@@ -209,15 +209,14 @@ class _Layout:
     def _offset(self, block: int, begins: Integers, ends: Integers) -> int:
         """Return the offset for a copy among others that may overlap each other (they need not share time).
 
-        Of n copies that begin below an address, the n-th end in order is the last one if there is a hole.
+        Both are in order, and the first end is that of none, at 0. Where the n-th begin is above the n-th
+        end, there is a hole between them.
         """
-        holes = begins.copy()
-        holes[1:] -= ends[:-1]
+        holes = begins - ends[:-1]
         fitting = (holes >= self._sizes[block]).nonzero()[0]
         if not len(fitting):
-            return int(ends[-1]) if len(ends) else 0
-        chosen = fitting[holes[fitting].argmin()] if self._fit == "best" else fitting[0]
-        return int(ends[chosen - 1]) if chosen else 0
+            return int(ends[-1])
+        return int(ends[fitting[holes[fitting].argmin()] if self._fit == "best" else fitting[0]])
 
     def _put(self, block: int, offset: int) -> np.uint64:
         """Put a copy at an offset; return what its code changes by."""

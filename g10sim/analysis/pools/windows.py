@@ -21,7 +21,8 @@ _NEAR = 128
 class _Window:
     """The placed ones of the first ``until`` pieces, without the ``since`` pieces that stop first.
 
-    Pieces are counted on over the border of the circle. Begins and ends are those in memory, each in order.
+    Pieces are counted on over the border of the circle. Begins and ends are those in memory, each in order;
+    the first end is 0.
     """
 
     since: int
@@ -45,7 +46,7 @@ class Windows:
     def of(self, block: int) -> tuple[Integers, Integers]:
         """Return the begins and the ends in memory, each in order, of what shares time with a lifetime.
 
-        They hold until the next call of a method.
+        The first end is 0, that of none. They hold until the next call of a method.
         """
         since, until = self._neighbors.span(block)
         near, least = None, _NEAR
@@ -78,10 +79,8 @@ class Windows:
         begins, ends = (
             np.frombuffer(values, dtype=np.int64)[pieces] for values in (self._begins, self._ends)
         )
-        begins.sort()
-        ends.sort()
-        first = int(begins.searchsorted(0))
-        return _Window(since, until, *(array("q", values[first:].tobytes()) for values in (begins, ends)))
+        begins, ends = begins[begins >= 0], np.append(0, ends[begins >= 0])
+        return _Window(since, until, *(array("q", np.sort(values).tobytes()) for values in (begins, ends)))
 
     def _move(self, window: _Window, since: int, until: int) -> None:
         """Let a window begin and end at other times: first what joins it, then what it leaves behind."""
