@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import g10sim
 from g10sim.cli.output import say
+from g10sim.sim import IS_COMPILED
 
 _FUNCTIONS = (
     *("run", "validate", "claims", "measured", "reproduce", "plot", "explain", "execute", "timeline"),
@@ -111,7 +112,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        say(f"g10sim {g10sim.__version__}")
+        say(f"g10sim {g10sim.__version__}" + (", compiled" if IS_COMPILED else ""))
         raise typer.Exit
 
 

@@ -76,7 +76,8 @@ class Counts:
     transfer: ``absent`` without contents, ``idle`` on the GPU, further ones in memory tiers, whose ``pools``
     jobs share; ``moving`` are in a queue, wherever they lie. Together they are the tensor's size. ``frames``
     are the GPU's pages, of which this job has ``filled`` some. ``needed`` is the running (or waiting)
-    kernel's working set. Tensors that are ``storing`` are on their way from host memory to another tier, or
+    kernel's working set; what of it lies in the tiers that ``in_place`` names for tensors is used there and
+    does not come in. Tensors that are ``storing`` are on their way from host memory to another tier, or
     leave the GPU after a collective; ``pageable`` ones are not pinned in host memory, others when they cross
     first, if the job ``pins``. ``copies`` names the tier that all pages of a tensor on the GPU came from: it
     has them still where nothing has written them, as nothing does of ``frozen`` ones. Where the job
@@ -114,6 +115,7 @@ class Counts:
         self.queues = Queues(len(self.pages))
         self.traffic = Traffic([0] * len(self.pages), [0] * len(self.pages))
         self.needed: frozenset[int] = frozenset()
+        self.in_place: dict[int, Location] = {}
         self.storing: frozenset[int] = frozenset()
         self.frozen: frozenset[int] = frozenset()
         self.pageable: frozenset[int] = frozenset()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
-from functools import cached_property
 from itertools import chain
 
 from g10sim.errors import InvariantError
@@ -23,9 +22,8 @@ class Residency(Counts):
     """Memory in which pages come and go one by one (unified memory).
 
     A kernel also waits for the evictions of tensors that are ``awaited``, and for the arrival of
-    ``awaited_arrivals``. What of its working set lies in the tiers that ``in_place`` names for tensors is
-    used there and does not come in. Prefetches spare ``protected`` tensors. Where GPU memory ``is_mapped``,
-    new tensors take free pages of it at once, in their turn.
+    ``awaited_arrivals``. Prefetches spare ``protected`` tensors. Where GPU memory ``is_mapped``, new tensors
+    take free pages of it at once, in their turn.
     """
 
     held: Collection[int] = ()
@@ -38,11 +36,6 @@ class Residency(Counts):
     awaited_arrivals: frozenset[int] = frozenset()
     is_mapped = False
     _peak_used = 0
-
-    @cached_property
-    def in_place(self) -> dict[int, Location]:
-        """Tiers of tensors that the running kernel uses where they lie."""
-        return {}
 
     @property
     def used_pages(self) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from simpy.core import StopSimulation
+
 from g10sim.analysis.contexts import without_contexts
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
@@ -13,7 +15,7 @@ from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.run import AUTO, most_iterations
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.errors import ConfigError, UnsupportedError
+from g10sim.errors import ConfigError, InvariantError, UnsupportedError
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.gpu_memory.mapped import Mapped
@@ -351,10 +353,8 @@ class _Simulation:
         if self._exchange is not None:
             clock.process(self._exchange.run())
         done = clock.all_of([clock.process(job.run(gpus[job.job.gpu])) for job in self._jobs])
-        try:
-            clock.run(done)
-        except RuntimeError as error:
-            if clock.peek() < float("inf"):
-                raise
-            raise fabric.explain_deadlock() or error from None
+        done.callbacks.append(StopSimulation.callback)
+        clock.run()
+        if not done.triggered:
+            raise fabric.explain_deadlock() or InvariantError("jobs have not ended, and nothing happens")
         return machine.recorder.records(fabric.transfers.events)

@@ -42,8 +42,10 @@ class Clock(Environment):
         """Let an event happen after ``delay`` cycles, in its own phase if it has one."""
         _schedule(self, event, getattr(event, "phase", priority), delay)
 
-    cycle: int = Environment.now  # type: ignore[assignment]  # all delays are whole cycles
-    """Current cycle."""
+    @property
+    def cycle(self) -> int:
+        """Current cycle."""
+        return self._now  # type: ignore[return-value]  # all delays are whole cycles
 
     def skip_to(self, cycle: int) -> None:
         """Go on to a cycle before and at which no event happens."""

@@ -148,10 +148,11 @@ def plan_of(answer: MigrationPlan | None) -> MigrationPlan | None:
         return answer
     if not isinstance(answer, MigrationPlan):
         raise TypeError(f"found {answer!r}; allowed: a MigrationPlan (see MigrationPlan.ordered), or None")
-    for number, (before, entry) in enumerate(pairwise((None, *answer.moves))):
+    for number, entry in enumerate(answer.moves):
+        before = answer.moves[max(0, number - 1)]
         if not isinstance(entry, Planned) or not isinstance(entry.move, Move):
             raise TypeError(f"move {number}: found {entry!r}; allowed: Planned(kernel, move)")
-        if before is not None and entry.kernel < before.kernel:
+        if entry.kernel < before.kernel:
             raise ValueError(
                 f"move {number}: found kernel {entry.kernel} after kernel {before.kernel}; allowed: kernels "
                 "in ascending order (see MigrationPlan.ordered)"

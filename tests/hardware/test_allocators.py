@@ -200,10 +200,10 @@ def test_the_largest_request_is_one_for_which_a_chunk_is_left():
 
 def test_a_rest_that_is_too_small_stays_with_the_block():
     caching = pool()
-    caching.allocate(0, pages(19.5 * MIB), best_fit)
+    caching.allocate(0, pages(39 * MIB // 2), best_fit)
     # A chunk for 19.5 MiB is of 20 MiB, whose rest is less than 1 MiB.
     assert caching.blocks[0].pages == pages(20 * MIB)
-    assert caching.used_pages == pages(19.5 * MIB)
+    assert caching.used_pages == pages(39 * MIB // 2)
     assert caching.free_pages == pages(80 * MIB)
 
 

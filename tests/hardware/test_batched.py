@@ -396,6 +396,7 @@ REQUESTS = st.lists(
 )
 
 
+@pytest.mark.interpreted
 @settings(max_examples=150, deadline=None)
 @given(
     places=PLACES,

@@ -198,6 +198,7 @@ def use_up_oldest(recency, runs):
     assert recency.oldest() is not None
 
 
+@pytest.mark.interpreted
 def test_pages_that_stay_do_not_keep_what_came_and_went_after_them(monkeypatch):
     recency = filled((0, 1))
     looked_at = 0

@@ -277,6 +277,7 @@ def test_a_check_finds_a_kernel_without_its_data_and_memory_that_is_too_full(cha
         checker.kernel_starts(memory, kernel)
 
 
+@pytest.mark.interpreted
 def test_iterations_end_with_a_check_of_every_device_where_that_is_asked_for(monkeypatch):
     def fail(pool):
         raise InvariantError(f"{pool.name} has wrong books")

@@ -151,6 +151,7 @@ def test_processes_belong_to_the_kernels_of_a_cycle():
     assert happened == ["process", "computed", "process again", "transfers"]
 
 
+@pytest.mark.interpreted
 def test_transfers_left_behind_are_noticed():
     class Lazy(FluidTransfers):
         """Stays where it is."""

@@ -269,12 +269,11 @@ def test_prefetches_of_two_gpus_share_the_ssd():
 
 
 def test_default_behaviour_is_that_of_the_hardware():
-    jobs = [Job(reader())]
-    assert run(Workload(jobs), machine(), BaseUvm()) == run(
-        Workload(jobs), machine(), BaseUvm(), BehaviourSpec()
-    )
+    workload = Workload((Job(reader()),))
+    assert run(workload, machine(), BaseUvm()) == run(workload, machine(), BaseUvm(), BehaviourSpec())
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("stagger", [0, 7_001, 40_003])
 @pytest.mark.parametrize("room", [11, 14, 40])
 def test_moves_that_no_other_job_sees_are_counted_late(monkeypatch, stagger, room):

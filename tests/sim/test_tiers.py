@@ -1,16 +1,16 @@
 """A tier of memory beside host memory and SSD, described in text alone."""
 
-from types import SimpleNamespace
-
 import pytest
 import yaml
 from machines import kernel_times, machine, simulate, trace_of
-from memories import FLASH, GPU, HOST
+from memories import FLASH, GPU, HOST, host_pool, memory_of
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
+from g10sim.config.tiers import Tier
 from g10sim.errors import ConfigError
 from g10sim.hardware.links import Topology
+from g10sim.hardware.pools import Pool
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Policy
@@ -101,7 +101,10 @@ def test_a_page_fault_waits_for_the_tier_once_per_group(tmp_path, group, cycles)
 
 def test_reasons_follow_the_names_of_tiers_and_not_their_indices():
     for name, reason in (("FLASH", "fault_flash"), ("CXL", "fault_cxl"), ("FLASH", "fault_flash")):
-        memory = SimpleNamespace(origins=(Location(3, name),), queues=SimpleNamespace(fault={3: [1]}))
+        tier = Tier(Location(3, name), name.lower(), "ssd", 4096)
+        memory = memory_of([1], 1, [host_pool(1), Pool(tier, 4096)])
+        memory.place(0, tier.place)
+        memory.demand(0)
         assert reason_for_waiting(memory) == reason
 
 

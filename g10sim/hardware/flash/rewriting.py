@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count, islice, repeat
+from itertools import chain, filterfalse, islice, repeat
 from random import Random
 from typing import Literal
 
@@ -112,17 +112,17 @@ def _choices(work: Rewriting) -> Iterator[int]:
     """Yield extents in the order in which they are rewritten, without end."""
     random, extents = Random(work.seed), range(len(work.extents))
     if work.order == "random":
-        return (random.randrange(len(extents)) for _ in count())
+        return map(random.choice, repeat(extents))
     if work.order == "periodic":
         return chain.from_iterable(repeat(extents))
-    return chain.from_iterable(random.sample(extents, len(extents)) for _ in count())
+    return chain.from_iterable(map(random.sample, repeat(extents), repeat(len(extents))))
 
 
 def _turns(choices: Iterator[int], work: Rewriting) -> Iterator[tuple[int, int]]:
     """Yield parts of the extents being written, in turns."""
     left: dict[int, int] = {}
     while True:
-        fresh = (choice for choice in choices if choice not in left)
+        fresh = filterfalse(left.__contains__, choices)
         for extent in islice(fresh, work.together - len(left)):
             left[extent] = work.extents[extent]
         if not left:

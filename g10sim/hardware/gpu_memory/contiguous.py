@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Collection, Container, Hashable, Sequence
+from collections.abc import Collection, Container, Hashable, MutableMapping, Sequence
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.door import Door
@@ -42,7 +42,7 @@ class Contiguous(Residency):
         super().__init__(sizes, Frames(layout.allocator.capacity_pages), page_bytes, pools, door)
         self.blocks, self.buffers = Blocks(layout, self.sizes), layout.buffers
         self._layout, self._staged, self._recalls = layout, layout.staged, layout.recalls
-        self.held: dict[int, int] = {}
+        self.held: MutableMapping[int, int] = {}
         self.waiting: deque[int] = deque()
         self.whole: set[int] = set()
         self._read_again = set[int]()

@@ -232,11 +232,9 @@ class Alone:
         self._job, self._left, self._since = job, cycles, self._clock.cycle
         self._pace = self._paces.get(job, 1)
         yield self._clock.timeout(cycles)
-        self._count()
-        while self._left:
+        while left := self._count():
             self._changed = self._clock.event()
-            yield self._clock.timeout(ceil(self._left / self._pace)) | self._changed
-            self._count()
+            yield self._clock.timeout(ceil(left / self._pace)) | self._changed
         self._changed = None
 
     def set_pace(self, job: int, pace: Fraction) -> None:
@@ -249,10 +247,12 @@ class Alone:
         if self._changed is not None and not self._changed.triggered:
             self._changed.succeed()
 
-    def _count(self) -> None:
+    def _count(self) -> int | Fraction:
+        """Count what has been computed; returns the cycles of work that are left."""
         now = self._clock.cycle
         self._left = max(0, self._left - (now - self._since) * self._pace)
         self._since = now
+        return self._left
 
 
 class Shared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import partial
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.trace.model import Kernel, Trace
@@ -44,9 +45,7 @@ class Recomputation(Recomputability):
         readers = [(kernel, iter(kernel.inputs))]
         while readers:
             reader, inputs = readers[-1]
-            producer = next(
-                filter(None, (self._missing(tensor, kernel.id, found) for tensor in inputs)), None
-            )
+            producer = next(filter(None, map(partial(self._missing, kernel.id, found), inputs)), None)
             if producer is not None:
                 readers.append((producer, iter(producer.inputs)))
                 continue
@@ -65,7 +64,7 @@ class Recomputation(Recomputability):
         is_alive = trace.births[tensor] <= reader.id < trace.deaths[tensor]
         return not (trace.tensors[tensor].persistent or is_alive or tensor in reader.tensors)
 
-    def _missing(self, tensor: int, now: int, found: Container[int]) -> Kernel | None:
+    def _missing(self, now: int, found: Container[int], tensor: int) -> Kernel | None:
         """Return the kernel that has to run again for a tensor, unless it is found already."""
         is_missing = tensor in self.dropped or self.is_gone(tensor, now)
         producer = self.producer(tensor, now) if is_missing else None
