@@ -436,13 +436,33 @@ def test_what_is_made_from_what_is_dead_is_dropped_and_made_again_from_before():
     trace = trace_of({"x*": 1, "s": 20, "a": 40, "b": 75}, kernels)
     system = machine(100, mapping="100 GB/s")
     planned = planned_machine(system, OWN)
-    (drop,) = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
+    demand = demand_of(trace, planned.clock_hz, planned.page_bytes)
+    (drop,) = chosen_drops(trace, demand, planned)
     assert (drop.tensor, drop.start, drop.end, drop.producers) == (2, 2, 4, trace.kernels[:2])
     assert (drop.sources, drop.results) == ((0,), [1, 2])
+    # s needs room as well when it is made again.
+    assert Forecast(trace, planned, demand, [drop]).lack[4] == (1 + 40 + 20 - 100) * planned.page_bytes
     records = run(trace, system, recompute=True)
     assert moved(records) == (0, 0)
     stalls = {StallReason.RECOMPUTATION: 1000 + 2000, StallReason.MAPPING: (20 + 40) * 10}
     assert dict(records.kernels[-1].stalls) == stalls
+
+
+def test_what_is_made_again_with_another_is_back_with_it():
+    # Kernel 3 runs kernel 0 again for a, which writes r, too; kernel 4 has no need to.
+    kernels = [(1000, "x", "a r"), (5000, "", "b"), (5000, "b", ""), (7000, "a", ""), (7000, "r", "")]
+    trace = trace_of({"x*": 1, "a": 40, "r": 40, "b": 90}, kernels)
+    system = machine(100, mapping="100 GB/s")
+    planned = planned_machine(system, OWN)
+    drops = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
+    assert {(trace.tensors[one.tensor].name, one.start, one.end) for one in drops} == {
+        ("a", 1, 3),
+        ("r", 1, 3),
+    }
+    records = run(trace, system, recompute=True)
+    again = [dict(kernel.stalls).get(StallReason.RECOMPUTATION, 0) for kernel in records.kernels[-2:]]
+    assert again == [1000, 0]
+    assert StallReason.FIRST_TOUCH not in dict(records.kernels[-2].stalls)
 
 
 def test_what_is_idle_for_long_is_dropped_rather_than_what_is_made_from_it_and_idle_for_a_moment():

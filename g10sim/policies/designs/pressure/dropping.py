@@ -45,12 +45,12 @@ def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple
 
     First is what frees most bytes for most cycles per cycle of computing again.
 
-    A number of drops costs what lies half-way between the closed form, which no schedule can beat, and the
-    time of a simple schedule of all copies, if that is longer. Memory is free while a tensor is dropped, and
-    the kernel that needs it again takes longer by its producers. The number is the largest that costs within
-    1% of the lowest, with at least 99% of what the lowest saves, or none where none costs less; and no
-    smaller than the one that the closed form alone gives. What a kernel reads that runs again is kept, unless
-    dropping it as well saves more than 1%.
+    A number of drops costs the time of a simple schedule of all copies, or of the closed form, which no
+    schedule can beat, if that is longer. Memory is free while a tensor is dropped, and the kernel that needs
+    it again takes longer by its producers, which need room for what they make. The number is the largest that
+    costs within 1% of the lowest, with at least 99% of what the lowest saves, or none where none costs less;
+    and no smaller than the one that the closed form alone gives. What a kernel reads that runs again is kept,
+    unless dropping it as well saves more than 1%.
     """
     rules, sizes = Recomputability(trace, chains=True), planned.sizes(trace)
     candidates = _candidates(rules, trace, demand, planned)
@@ -84,22 +84,22 @@ def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple
 def _costs(bounds: Mapping[int, float], copied: Callable[[int], float]) -> dict[int, float]:
     """Return what each number of drops costs, of those that have bounds.
 
-    Copies are timed for numbers at even distances, and at a half and a quarter of these next to the cheapest
-    and the largest that costs within 1% of it. Numbers whose bound is above that are not timed, except for 0.
+    Copies are timed for numbers at even distances, and at ever smaller ones next to the cheapest and the
+    largest that costs within 1% of it. Numbers whose bound is above that are not timed, except for 0.
     """
     numbers = sorted(bounds)
     last, times = len(numbers) - 1, dict[int, float]()
     places = {*range(0, last + 1, -(-last // _TIMED) or 1), last}
     limit = inf
-    for finer in (2, 4, 8):
+    for finer in (2, 4, 8, 16, 32):
         for place in sorted(places - times.keys(), key=lambda place: (place > 0, bounds[numbers[place]])):
             bound = bounds[numbers[place]]
             if bound <= limit or not place:
                 times[place] = copied(numbers[place])
-                limit = min(limit, (1 + _SLACK) * (bound + max(bound, times[place])) / 2)
+                limit = min(limit, (1 + _SLACK) * max(bound, times[place]))
         known = sorted(times)
         copies = np.interp(range(last + 1), known, [times[place] for place in known]).tolist()
-        costs = [(bounds[number] + max(bounds[number], copies[i])) / 2 for i, number in enumerate(numbers)]
+        costs = [max(bounds[number], copies[i]) for i, number in enumerate(numbers)]
         limit, step = (1 + _SLACK) * min(costs), -(-last // (_TIMED * finer))
         for best in costs.index(min(costs)), max(i for i, cost in enumerate(costs) if cost <= limit):
             places |= {max(0, best - step), min(last, best + step)}
@@ -131,7 +131,7 @@ def _with_sources_kept(drops: Iterable[Dropped]) -> list[Dropped]:
 
 
 def _chained(rules: Recomputability, drops: Sequence[Dropped]) -> tuple[Dropped, ...]:
-    """Let each tensor come back before the first kernel that reads it again, to compute others again, too.
+    """Let each tensor come back before the first kernel for which others are made again from it, or with it.
 
     Left out is what would come back at once.
     """
@@ -141,10 +141,10 @@ def _chained(rules: Recomputability, drops: Sequence[Dropped]) -> tuple[Dropped,
         if drop.end <= drop.start:
             del found[tensor]
             continue
-        for source in drop.sources:
-            read = found.get(source)
-            if read is not None and read.start <= drop.end < read.end:
-                found[source] = replace(read, end=drop.end, producers=rules.chain(source, drop.end))
+        for other in (*drop.sources, *drop.results):
+            used = found.get(other)
+            if used is not None and used.start <= drop.end < used.end:
+                found[other] = replace(used, end=drop.end, producers=rules.chain(other, drop.end))
     return tuple(found.values())
 
 

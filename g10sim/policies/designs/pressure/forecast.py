@@ -77,8 +77,6 @@ class Forecast:
         live = demand.live_bytes.copy()
         for drop in drops:
             live[drop.start : drop.end] -= self.sizes[drop.tensor]
-        self.lack = live - room
-        self.most_lacking = int(self.lack.max())
         self.largest_set = int(working_set_bytes(trace).max(initial=0))
         self.never = 3 * kernels - 1
         persistent = each(trace.tensors, attrgetter("persistent"))
@@ -91,7 +89,12 @@ class Forecast:
         self.born = _per_kernel(kernels, [*((trace.births[i], i) for i in mortal), *again])
         self.dead = _per_kernel(kernels + 1, ((trace.deaths[i], i) for i in mortal))
         self.dropped = _per_kernel(kernels, ((drop.start, drop.tensor) for drop in drops))
-        self.scratch = _per_kernel(kernels, ((drop.end, i) for drop in drops for i in _scratch(trace, drop)))
+        scratch = {(drop.end, i) for drop in drops for i in _scratch(trace, drop)}
+        self.scratch = _per_kernel(kernels, sorted(scratch))
+        for kernel, tensor in scratch:
+            live[kernel] += self.sizes[tensor]
+        self.lack = live - room
+        self.most_lacking = int(self.lack.max())
         away = {drop.tensor: drop for drop in drops}
         sources = [(drop.end, i) for drop in drops for i in _sources(trace, drop, away)]
         self.sources = _per_kernel(kernels, sources)
