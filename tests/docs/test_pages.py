@@ -125,13 +125,15 @@ def test_blocks_with_pytorch_run(page, clone, warm):
 
 
 def test_the_checks_run_the_commands_of_the_readme():
-    installs, tests, wheel = installing(ROOT / "README.md")
+    installs, tests = installing(ROOT / "README.md")
+    (wheel,) = installing(ROOT / "docs" / "design.md")
     assert installs.startswith("pip install . && ")
     assert tests == "pip install -e '.[dev]' && pytest"
     assert wheel == "HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 pip wheel . --no-deps -w dist"
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert "mapfile -t commands < <(python3 tests/docs/doc_blocks.py README.md)" in script
     assert script.count('bash -euc "${commands[') == len(installing(ROOT / "README.md"))
+    assert 'bash -euc "$wheel"' in script
     assert installing(ROOT / "CONTRIBUTING.md") == [tests]
 
 
