@@ -1,5 +1,6 @@
 """Streams of a drive: what it is told of the tensors that are written to it."""
 
+import pytest
 from drives import drive, with_drive
 from machines import trace_of
 
@@ -9,6 +10,7 @@ from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
 
+@pytest.mark.interpreted
 def test_a_drive_with_streams_is_told_when_tensors_are_needed_next(monkeypatch):
     deaths, told = [], []
     monkeypatch.setattr(FlashPool, "expect_deaths", lambda pool, memory, death: deaths.append(death))
