@@ -16,6 +16,7 @@ from benchmarks.measure import Measurement
 from benchmarks.yardstick import MOST_DRIFT
 from g10sim.cli.output import say, show_table
 from g10sim.files import write_csv, write_json
+from g10sim.sim import IS_COMPILED
 
 _LIBRARIES = ("g10sim", "numpy", "pydantic", "simpy")
 _SHOWN = {
@@ -127,6 +128,9 @@ def computer() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    libraries = {name: version(name) for name in _LIBRARIES}
+    if IS_COMPILED:
+        libraries["g10sim"] += " (compiled)"
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "processor": names[0] if names else platform.machine(),
@@ -134,7 +138,7 @@ def computer() -> dict[str, Any]:
         "memory_bytes": pages,
         "system": platform.system(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "libraries": {name: version(name) for name in _LIBRARIES},
+        "libraries": libraries,
     }
 
 

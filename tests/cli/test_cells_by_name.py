@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import g10sim as package
+from g10sim.sim import IS_COMPILED
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +78,8 @@ def test_charts_of_a_sweep(swept, g10sim):
 
 def test_version(g10sim):
     ended = g10sim("--version")
-    assert (ended.code, ended.out) == (0, f"g10sim {package.__version__}\n")
+    compiled = ", compiled" if IS_COMPILED else ""
+    assert (ended.code, ended.out) == (0, f"g10sim {package.__version__}{compiled}\n")
 
 
 def test_help_keeps_what_is_in_brackets(g10sim):
