@@ -92,6 +92,21 @@ def test_what_is_frozen_gives_room_as_soon_as_it_is_not_used():
     assert copies.free_bytes[:3] == [40 * PAGE, (10 + 10) * PAGE, 0]
 
 
+@pytest.mark.parametrize(("keeps_copies", "leaving"), [(False, 7), (True, 5)])
+def test_what_nothing_has_written_since_it_came_leaves_without_a_copy(keeps_copies, leaving):
+    # v and w come in turn, all of the other leaves, and their second uses write them. From the second
+    # iteration on that is one copy out for two uses.
+    builder = TraceBuilder("rounds")
+    weights = [builder.tensor(name, 60 * PAGE, TensorKind.WEIGHT, persistent=True) for name in "vw"]
+    for written in (False, True):
+        for weight in weights:
+            builder.kernel("Use", 5000, [weight], [weight] if written else [], Phase.FORWARD)
+    trace = builder.build()
+    planned, demand = planned_for(trace, 60)
+    copies = copies_of(trace, Forecast(trace, planned, demand), planned.gpu_bytes, keeps_copies)
+    assert sum(size for *_, size in copies.out) == leaving * 60 * PAGE
+
+
 def test_what_is_dropped_is_not_copied():
     trace = trace_of({"x*": 1, "a": 60, "b": 60}, [(1, "x", "a"), (5, "", "b"), (5, "b", ""), (7, "a", "")])
     planned, demand = planned_for(trace, 100)

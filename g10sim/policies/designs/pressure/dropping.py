@@ -40,8 +40,10 @@ def machine_of(planned: PlannedMachine) -> Machine:
     return Machine(planned.gpu_bytes, planned.page_bytes, clock, limits, tuple(stores))
 
 
-def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple[Dropped, ...]:
-    """Return what to drop, as long as it helps.
+def chosen_drops(
+    trace: Trace, demand: Demand, planned: PlannedMachine, keeps_copies: bool = False
+) -> tuple[Dropped, ...]:
+    """Return what to drop, as long as it helps, where host memory ``keeps_copies`` of what comes in or not.
 
     First is what frees most bytes for most cycles per cycle of computing again.
 
@@ -66,7 +68,8 @@ def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple
 
         def copied(number: int) -> float:
             forecast = Forecast(trace, planned, demand, tried[number])
-            return copied_cycles(trace, forecast, planned, left[number].cycles.tolist())
+            cycles = left[number].cycles.tolist()
+            return copied_cycles(trace, forecast, planned, cycles, keeps_copies)
 
         costs = _costs(bounds, copied)
         most = max(_most(bounds, bounds), _most(costs, bounds))

@@ -122,7 +122,11 @@ class _Leaving:
 
 
 def copied_cycles(
-    trace: Trace, forecast: Forecast, machine: PlannedMachine, durations: Sequence[int]
+    trace: Trace,
+    forecast: Forecast,
+    machine: PlannedMachine,
+    durations: Sequence[int],
+    keeps_copies: bool = False,
 ) -> float:
     """Return how long an iteration of kernels of these cycles takes with the copies between memories.
 
@@ -141,25 +145,27 @@ def copied_cycles(
             min(machine.lone_in_rate, read),
             min(machine.lone_out_rate, write),
         )
-        copies = copies_of(trace, forecast, machine.gpu_bytes + room)
+        copies = copies_of(trace, forecast, machine.gpu_bytes + room, keeps_copies)
         longest = max(longest, copies.cycles(durations, rates))
         room += tier.capacity_bytes
     return longest
 
 
-def copies_of(trace: Trace, forecast: Forecast, room_bytes: int) -> Copies:
+def copies_of(trace: Trace, forecast: Forecast, room_bytes: int, keeps_copies: bool = False) -> Copies:
     """Return the copies of a memory of some size, out of which the tensor goes that is needed last.
 
     (Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal, 1966.)
-    What is frozen goes without a copy: as soon as it may, where that gives room.
+    What is frozen goes without a copy: as soon as it may, where that gives room. So does what has come back
+    and not been written since, where the memory that it came from ``keeps_copies``.
     """
-    memory, kernels = _Memory(forecast, trace.frozen), forecast.kernels
+    memory, kernels = _Memory(forecast, trace.frozen, keeps_copies), forecast.kernels
     out, into, free_bytes = list[tuple[int, int, int]](), list[tuple[int, int]](), list[int]()
     for kernel in range(_LAPS * kernels):
         place = kernel % kernels
         memory.forget((*forecast.dead[place or kernels], *forecast.dropped[place]))
         needed = {*trace.kernels[place].tensors, *forecast.sources[place], *forecast.scratch[place]}
         into.append(memory.use(needed, kernel))
+        memory.written.update(trace.kernels[place].outputs)
         out += memory.make_room(kernel, room_bytes, needed)
         free_bytes.append(room_bytes - memory.filled_bytes)
         memory.forget(forecast.scratch[place])
@@ -174,12 +180,14 @@ class _Memory:
     """Bytes of tensors ``here`` and ``away``, those first that are used last.
 
     An entry of ``_order`` is (less the kernel of the next use, tensor), and holds until that kernel.
-    ``lent`` is the room of what is frozen and not used any more until it goes: (first kernel, kernel before
-    which it goes, bytes).
+    ``lent`` is the room of what goes without a copy and is not used any more until then: (first kernel,
+    kernel before which it goes, bytes). With ``keeps_copies`` that is also what has not been ``written``
+    since all of it was elsewhere.
     """
 
-    def __init__(self, forecast: Forecast, frozen: Collection[int]) -> None:
-        self._forecast, self._frozen = forecast, frozen
+    def __init__(self, forecast: Forecast, frozen: Collection[int], keeps_copies: bool) -> None:
+        self._forecast, self._frozen, self._keeps_copies = forecast, frozen, keeps_copies
+        self.written = set(range(len(forecast.sizes)))
         self._sizes: list[int] = forecast.sizes.tolist()
         count = len(self._sizes)
         self._here, self._away, self._next, self._idle, self._left = ([0] * count for _ in range(5))
@@ -192,6 +200,7 @@ class _Memory:
         for tensor in tensors:
             self.filled_bytes -= self._here[tensor]
             self._here[tensor] = self._away[tensor] = 0
+            self.written.add(tensor)
 
     def use(self, tensors: Collection[int], kernel: int) -> tuple[int, int]:
         """Let a kernel use tensors; return the kernel before which the last one left, and bytes to come."""
@@ -224,8 +233,13 @@ class _Memory:
                 self._away[tensor] += size
                 self._left[tensor] = kernel
                 self.filled_bytes -= size
-                found = self.lent if tensor in self._frozen else copies
+                found = self.lent if self._is_clean(tensor) else copies
                 found.append((self._idle[tensor], kernel, size))
+                if self._keeps_copies and not here[tensor]:
+                    self.written.discard(tensor)
         for entry in stay:
             heappush(order, entry)
         return copies
+
+    def _is_clean(self, tensor: int) -> bool:
+        return tensor in self._frozen or tensor not in self.written
