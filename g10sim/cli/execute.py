@@ -132,10 +132,9 @@ def _report(source: str, done: Any) -> None:
         into, out, peak = done.simulated_bytes()
         rows.append(("simulated", "", *map(rounded_bytes, (into, out, peak)), ""))
     show_table(("",), figures, rows)
-    if done.is_equal is not None:
-        words = (
-            "equal those of the plain step, bit for bit" if done.is_equal else "differ from the plain step's"
-        )
-        (say if done.is_equal else warn)(f"weights, states and buffers {words}")
-        if not done.is_equal:
+    if done.values is not None:
+        from g10sim.execute.running import Comparison
+
+        (say if done.values is Comparison.EQUAL else warn)(f"weights, states and buffers {done.values}")
+        if done.values is Comparison.DIFFERENT:
             raise typer.Exit(1)

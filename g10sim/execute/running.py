@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -212,19 +213,27 @@ def memory_of(device: str) -> Memory:
     return CudaMemory(TorchStreams()) if device == CUDA else MainMemory()
 
 
+class Comparison(StrEnum):
+    """How the values of an executed step compare, in words."""
+
+    EQUAL = "equal those of the plain step, bit for bit"
+    DIFFERENT = "differ from the plain step's"
+    VARYING = "differ from the plain step's; so do those of a second plain step"
+
+
 @dataclass(frozen=True)
 class Execution:
     """A step executed under a guide.
 
-    ``predicted`` is the simulation of the same; None where a plan or nothing guided. ``is_equal`` says
-    whether all values are those of the plain step after as many steps; None where nobody asked.
+    ``predicted`` is the simulation of the same; None where a plan or nothing guided. ``values`` compares them
+    with those of the plain step after as many steps; None where nobody asked.
     """
 
     script: Script
     system: SystemSpec
     reports: Sequence[StepReport]
     predicted: Result | None
-    is_equal: bool | None
+    values: Comparison | None
 
     def simulated_bytes(self) -> tuple[int, int, int]:
         """Return what the simulation moves in and out in an iteration, and its peak, in bytes."""
@@ -314,16 +323,29 @@ def execute_source(
         else:
             guide = Guide(spec, None if plan is None else plan_of(plan, source, script, gpu))
         reports = run_guided(source, step, script, guide, size, steps)
-        equal = is_as_plain(source, step, steps + 2) if check else None
-    return Execution(script, spec, reports, predicted, equal)
+        values = compared_with_plain(source, step, steps + 2) if check else None
+    return Execution(script, spec, reports, predicted, values)
 
 
-def is_as_plain(source: Source, step: AnyStep, steps: int) -> bool:
-    """Return whether all values of a step are those of the plain one after ``steps`` more than the first."""
-    plain = source.made()
-    for _ in range(steps):
-        plain.run()
-    found, allowed = values_of(step), values_of(plain)
+def compared_with_plain(source: Source, step: AnyStep, steps: int) -> Comparison:
+    """Compare all values of a step with those of the plain one after ``steps`` more than the first.
+
+    Where they differ the plain step runs again: it need not repeat its own values.
+    """
+
+    def plain_values() -> dict[str, Any]:
+        plain = source.made()
+        for _ in range(steps):
+            plain.run()
+        return values_of(plain)
+
+    allowed = plain_values()
+    if _are_equal(values_of(step), allowed):
+        return Comparison.EQUAL
+    return Comparison.DIFFERENT if _are_equal(plain_values(), allowed) else Comparison.VARYING
+
+
+def _are_equal(found: Mapping[str, Any], allowed: Mapping[str, Any]) -> bool:
     return found.keys() == allowed.keys() and all(torch.equal(found[name], allowed[name]) for name in found)
 
 

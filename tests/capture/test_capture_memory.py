@@ -1,5 +1,7 @@
 """The memory of a trace against PyTorch's own tracker and against a plain sum of allocations."""
 
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -114,3 +116,27 @@ def test_the_trace_says_its_footprint_and_what_was_allocated(case):
     trace = capture_step(case[0], **case[1])
     assert trace.origin["peak_live_bytes"] == str(peak_live_bytes(trace))
     assert int(trace.origin["allocated_peak_bytes"]) == pytest.approx(peak_live_bytes(trace), rel=0.01)
+
+
+def test_what_a_capture_leaves_out_of_searches_for_garbage_is_searched_again():
+    """Also where Python itself leaves some objects out from the start, as 3.12 does."""
+    script = """
+import gc
+gc.freeze()
+import weakref
+from g10sim.capture.devices import without_earlier_objects
+
+class Ring:
+    pass
+
+ring = Ring()
+ring.itself, known = ring, weakref.ref(ring)
+with without_earlier_objects():
+    with without_earlier_objects():
+        del ring
+    gc.collect()
+    assert known() is not None
+gc.collect()
+assert known() is None
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -12,6 +12,7 @@ from executed_steps import BEHAVIOUR, Loop, transformer
 
 from g10sim.cli.commands import app
 from g10sim.cli.output import exit_code
+from g10sim.execute.memory import MainMemory, swap
 from g10sim.execute.running import guided, machine, record
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import save_plan
@@ -19,6 +20,8 @@ from g10sim.policies.interface.plan_format import save_plan
 pytestmark = pytest.mark.slow
 
 STEP = """
+import itertools
+
 from executed_steps import BEHAVIOUR, Loop, transformer, perceptron
 
 def small(batch_size=4):
@@ -31,6 +34,13 @@ def failing():
     def step():
         raise ValueError("no data")
     return step
+
+builds = itertools.count()
+
+def varying(batch_size=64):
+    model, inputs = perceptron()
+    model[0].weight.data *= 1 + next(builds)
+    return model, inputs
 """
 
 
@@ -57,6 +67,19 @@ def test_a_policy_is_compared_with_the_plain_step_and_the_simulation(command):
     with Path("kernels.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {"kernel", "name", "resident_bytes", "simulated_bytes"} == set(rows[0])
+
+
+def test_a_lost_byte_is_told_and_exits_with_1(command, monkeypatch):
+    monkeypatch.setattr(MainMemory, "fetch", lambda _, tensor, storage, host: swap(storage, host.fill_(0)))
+    code, out, err = command("steps_to_execute:small", "--policy", "pressure", "--steps", "1")
+    assert (code, "bit for bit" in out) == (1, False)
+    assert "weights, states and buffers differ from the plain step's\n" in err
+
+
+def test_a_step_that_does_not_repeat_its_values_is_told(command):
+    code, out, err = command("steps_to_execute:varying", "--steps", "1")
+    assert (code, "bit for bit" in out) == (0, False)
+    assert "so do those of a second plain step" in err.replace("\n", " ")
 
 
 def test_a_saved_plan_is_executed_and_one_of_another_trace_refused(command):
