@@ -77,13 +77,16 @@ def parameters(
 
 @app.command()
 def executed(
-    measured: Annotated[Path, typer.Argument(help="Table of measured cells.")] = Path(
+    first: Annotated[Path, typer.Argument(help="Measured cells of the table.")] = Path(
         "docs/executed/h200.csv"
     ),
+    others: Annotated[list[Path], typer.Option(help="Measured cells of other machines.")] = [  # noqa: B006
+        Path("docs/executed/h100.csv")
+    ],
     output: Page = Path("docs/executing-plans.md"),
 ) -> None:
-    """Bring the table of executed steps up to date, from a measured.csv of ``g10sim execute --measure``."""
-    _write(output, executed_page.page(output.read_text(encoding="utf-8"), measured))
+    """Bring what is said of executed steps up to date, from measured.csv of ``g10sim execute --measure``."""
+    _write(output, executed_page.page(output.read_text(encoding="utf-8"), first, others))
 
 
 @app.command()

@@ -214,7 +214,7 @@ def memory_of(device: str) -> Memory:
 
 
 class Comparison(StrEnum):
-    """How the values of an executed step compare, in words."""
+    """Outcomes of a comparison of values, as the rest of a sentence."""
 
     EQUAL = "equal those of the plain step, bit for bit"
     DIFFERENT = "differ from the plain step's"

@@ -6,6 +6,7 @@ crosses the link in 0.02 s, either way, and is updated in 0.1 s.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -121,6 +122,9 @@ def straddled():
     return replace(trace, kernels=tuple(moved))
 
 
+AtOnce = partial(TorchOffload, call_time=0, launch_time=0)
+
+
 @pytest.mark.parametrize(
     ("policy", "seconds"),
     [
@@ -128,11 +132,14 @@ def straddled():
         # two weights return after it.
         (ZeroOffload(overlap=True, reduce_bucket_size=1), 5 + 0.03 + 0.2 + 2 * 0.03),
         (ZeroOffload(reduce_bucket_size=1), 5 + 0.03 + 3 * 0.2 + 2 * 0.03),
-        (TorchOffload(call_time=0), 5 + 0.03 + 0.2 + 2 * 0.03),
-        (TorchOffload(call_time=0, overlap=False), 5 + 0.03 + 3 * 0.2 + 2 * 0.03),
+        (AtOnce(), 5 + 0.03 + 0.2 + 2 * 0.03),
+        (AtOnce(overlap=False), 5 + 0.03 + 3 * 0.2 + 2 * 0.03),
         # The last launch is the last one of two weights, and all launches are those of four.
-        (TorchOffload(call_time=0.01), 5 + 0.03 + 2 * 0.01 + 0.2 + 2 * 0.03),
-        (TorchOffload(call_time=0.01, overlap=False), 5 + 0.03 + 4 * 0.01 + 3 * 0.2 + 2 * 0.03),
+        (AtOnce(call_time=0.01), 5 + 0.03 + 2 * 0.01 + 0.2 + 2 * 0.03),
+        (AtOnce(call_time=0.01, overlap=False), 5 + 0.03 + 4 * 0.01 + 3 * 0.2 + 2 * 0.03),
+        # Five kernels are launched before the first step; the last gradient has come after 5 s.
+        (AtOnce(launch_time=0.9), 5 + 0.03 + 0.2 + 2 * 0.03),
+        (AtOnce(launch_time=1), 5 * 1 + 3 * 0.2 + 2 * 0.03),
     ],
 )
 def test_launches_of_one_operator_run_as_their_gradients_arrive(policy, seconds):
@@ -146,21 +153,21 @@ def test_launches_of_one_operator_run_as_their_gradients_arrive(policy, seconds)
 )
 def test_parameters_have_the_bytes_that_they_were_captured_with(dtype, given, step):
     trace = replace(straddled(), origin={"dtype": dtype})
-    last = simulated(TorchOffload(call_time=0, bytes_per_gradient=given), trace).iterations[-1]
+    last = simulated(AtOnce(bytes_per_gradient=given), trace).iterations[-1]
     assert last.end - last.start == round((5 + 0.03 + step + 2 * 0.03) * SECOND)
 
 
 def test_a_step_moves_the_bytes_of_its_launches():
     # 3 GB take 0.3 s, more than the parameters do; what launches share counts in each for its part.
     narrow = machine(cpu={"optimizer_rate": "1 G/s", "memory_bandwidth": "10 GB/s"})
-    last = simulated(TorchOffload(call_time=0), straddled(), narrow).iterations[-1]
+    last = simulated(AtOnce(), straddled(), narrow).iterations[-1]
     assert last.end - last.start == round((5 + 0.03 + 0.3 + 2 * 0.03) * SECOND)
 
 
 def test_the_gpu_waits_for_no_copy_of_a_single_gradient():
     # A gradient takes 0.25 s to leave, and one is ready every 0.2 s: with two buffers the GPU waits.
     slow = machine(pcie={"to_device": "1000 GB/s", "from_device": "0.8 GB/s"})
-    plain = simulated(TorchOffload(call_time=0), system=slow).iterations[-1]
+    plain = simulated(AtOnce(), system=slow).iterations[-1]
     assert plain.end - plain.start == round((1 + 0.2 + 10 * 0.25 + 0.1 + 0.0002) * SECOND)
     assert StallReason.SYNCHRONIZATION not in dict(plain.stalls)
     buffered = simulated(offload(overlap=True), system=slow).iterations[-1]

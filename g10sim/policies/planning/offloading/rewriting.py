@@ -17,7 +17,8 @@ class Schedule:
     last gradient. ``delayed``: during the next iteration, whose weights are those of one step before.
     Buckets have ``bucket_bytes``. Without ``returns`` an iteration ends with the last step, otherwise when
     its weights are back. Before a step the CPU passes over ``pass_bytes`` for each of its parameters, and
-    is busy for ``call_seconds`` for each weight.
+    is busy for ``call_seconds`` for each weight. Before the first one it is busy for ``launch_seconds`` for
+    each kernel of the GPU.
     """
 
     overlap: bool
@@ -26,6 +27,7 @@ class Schedule:
     returns: bool = True
     pass_bytes: int = 0
     call_seconds: float = 0.0
+    launch_seconds: float = 0.0
 
 
 def taken_over(takeover: Takeover, schedule: Schedule) -> Trace:
@@ -76,7 +78,7 @@ class _Rewriting:
 
     def trace(self) -> Trace:
         """Return the trace."""
-        kernels, steps = list[Kernel](), list(reversed(self._steps))
+        kernels, steps = list(self._launching()), list(reversed(self._steps))
         first = self._steps[0][0]
         for position in range(len(self._given.kernels) + 1):
             if position == first:
@@ -111,12 +113,19 @@ class _Rewriting:
             parameters=takeover.parameters.get(kernel.id, 0),
         )
 
+    def _launching(self) -> Iterable[Kernel]:
+        launched = len(self._given.kernels) - len(self._takeover.takes)
+        yield from self._busy("Launch kernels", self._schedule.launch_seconds * launched, [])
+
     def _calls(self, kernel: Kernel) -> Iterable[Kernel]:
         weights = [t for t in kernel.outputs if t in self._takeover.weights and self._last[t] == kernel.id]
-        ticks = round(self._schedule.call_seconds * len(weights) * self._given.ticks_per_second)
+        gradients = [tensor for tensor in kernel.inputs if not self._given.tensors[tensor].persistent]
+        yield from self._busy("Call the optimizer", self._schedule.call_seconds * len(weights), gradients)
+
+    def _busy(self, name: str, seconds: float, inputs: Sequence[int]) -> Iterable[Kernel]:
+        ticks = round(seconds * self._given.ticks_per_second)
         if ticks:
-            gradients = [tensor for tensor in kernel.inputs if not self._given.tensors[tensor].persistent]
-            yield replace(_added_kernel("Call the optimizer", gradients, [], on_cpu=True), duration=ticks)
+            yield replace(_added_kernel(name, inputs, [], on_cpu=True), duration=ticks)
 
     def _passes(self, kernel: Kernel) -> Iterable[Kernel]:
         moved = self._schedule.pass_bytes * self._takeover.parameters.get(kernel.id, 0)
