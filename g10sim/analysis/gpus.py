@@ -55,8 +55,8 @@ class GpuTimingSpec(Spec):
     """in place of launch_overhead where a CUDA graph replays; none: as it"""
     host_issue: Duration = default_time("0 s")
     """time of the host for each operator, in order"""
-    sustained: Share = 1.0
-    """share of computing rates that long steps keep"""
+    sustained: Shares = 1.0
+    """share of computing rates that long steps keep, by format"""
     peak: dict[NumberFormat, ComputeRate] = Field(min_length=1)
     """dense FLOP/s by number format"""
     compute_efficiency: dict[OperatorClass, Shares]
@@ -82,9 +82,10 @@ class GpuTimingSpec(Spec):
     def _complete(self) -> GpuTimingSpec:
         _require_keys("compute_efficiency", self.compute_efficiency, COMPUTING)
         _require_keys("bandwidth_efficiency", self.bandwidth_efficiency, frozenset(OperatorClass))
-        for kind, shares in self.compute_efficiency.items():
+        tables = {f"compute_efficiency.{kind}": shares for kind, shares in self.compute_efficiency.items()}
+        for name, shares in {"sustained": self.sustained, **tables}.items():
             if isinstance(shares, dict):
-                _require_keys(f"compute_efficiency.{kind}", shares, frozenset(self.peak))
+                _require_keys(name, shares, frozenset(self.peak))
         numbers = self.numbers()
         usual = {name for name in _OPTIONAL if getattr(self, name) == type(self).model_fields[name].default}
         for key in sorted(numbers - usual - set(self.sources)):
@@ -134,10 +135,12 @@ class GpuTimingSpec(Spec):
 
     def _compute_share(self, cost: KernelCost, found: Refinement) -> Fraction:
         """Return the share of the peak rate that a kernel's products reach."""
-        shares = found.compute_efficiency or self.compute_efficiency.get(cost.operator_class, 1.0)
-        if isinstance(shares, dict):
-            shares = shares[self._format(cost)] if cost.flops else 1.0
-        share = _exact(shares) * _exact(self.sustained)
+        usual = found.compute_efficiency or self.compute_efficiency.get(cost.operator_class, 1.0)
+        share = Fraction(1)
+        for shares in (usual, self.sustained):
+            if isinstance(shares, dict):
+                shares = shares[self._format(cost)] if cost.flops else 1.0
+            share *= _exact(shares)
         if found.half_length is not None:
             share *= Fraction(cost.keys, cost.keys + found.half_length) if cost.keys else 1
         return share

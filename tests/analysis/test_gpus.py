@@ -146,11 +146,20 @@ def test_no_kernel_beats_the_hardware(gpu, cost):
     assert Fraction(gpu.duration_ns(cost), 10**9) >= least_seconds(gpu, cost)
 
 
+@pytest.mark.parametrize(("number_format", "sustained"), [("float32", 1.0), ("bfloat16", 0.7)])
+def test_products_of_long_steps_keep_the_share_of_their_format(number_format, sustained):
+    gpu = load_gpu("h100")
+    cost = KernelCost("mm", OperatorClass.MATMUL, NumberFormat(number_format), flops=10**12)
+    share = gpu.compute_efficiency["matmul"][number_format] * sustained
+    # Start and launch take 5 and 3 us.
+    assert gpu.duration_ns(cost) == pytest.approx(1e21 / (gpu.peak[number_format] * share) + 8000, abs=1)
+
+
 @pytest.mark.parametrize("name", gpu_names())
 def test_no_format_and_class_of_any_gpu_has_a_share_above_1(name):
     gpu = GPUS[name]
-    shares = [gpu.sustained, *gpu.bandwidth_efficiency.values()]
-    for found in gpu.compute_efficiency.values():
+    shares = [*gpu.bandwidth_efficiency.values()]
+    for found in (gpu.sustained, *gpu.compute_efficiency.values()):
         shares += found.values() if isinstance(found, dict) else [found]
     for entry in gpu.operators.values():
         shares += [entry.compute_efficiency or 1, entry.bandwidth_efficiency or 1]
@@ -314,6 +323,7 @@ def _description(**changes):
         ),
         ({"bandwidth_efficiency__copy": 0}, "greater than 0"),
         ({"sustained": 1.5}, "less than or equal to 1"),
+        ({"sustained": {"float32": 0.5}}, "sustained.bfloat16: found no eff"),
         ({"peak__float31": "1 TFLOP/s"}, "peak.float31"),
         ({"compute_efficiency__tensor": 0.5}, "compute_efficiency.tensor"),
         ({"compute_efficiency__matmul": None}, "compute_efficiency.matmul: found no efficiency"),
