@@ -19,7 +19,7 @@ from g10sim.policies.designs.pressure.arrivals import Arrivals
 from g10sim.policies.designs.pressure.dividing import Division
 from g10sim.policies.designs.pressure.dropping import chosen_drops, machine_of
 from g10sim.policies.designs.pressure.forecast import Forecast
-from g10sim.policies.designs.pressure.order import ByNextUse
+from g10sim.policies.designs.pressure.order import NextUses
 from g10sim.policies.designs.pressure.pressure import Pressure
 from g10sim.policies.designs.pressure.repeating import Repeating
 from g10sim.policies.designs.pressure.shortage import Settings, Shortage
@@ -214,10 +214,10 @@ def test_a_slow_tier_takes_what_has_time_to_return():
 
 
 def in_turn(uses):
-    """Tensors that kernels use next, by number."""
-    order = ByNextUse(len(uses))
-    order.reset(zip(uses, range(len(uses)), strict=True))
-    return order
+    """The kernels that use tensors next."""
+    found = NextUses(max(uses, default=0) + 1)
+    found.reset(uses)
+    return found
 
 
 def divided(cycles, monkeypatch, patient):
@@ -235,17 +235,17 @@ def divided(cycles, monkeypatch, patient):
     lacks = np.array([0] * (kernels - 1) + [20_000])
     settings = Settings(backlog_cycles=0, births=4, horizon=kernels)
     shortage = Shortage(lacks, in_turn(range(kernels)), settings)
-    queues = Queues(planned, {"host": 10_000, "ssd": 10**9}, 4000)
+    queues = Queues(planned, [10_000, 10**9], 4000, [0, 0])
     division = Division(forecast, planned)
-    division.start_kernel(0, queues, shortage, lambda _: {})
+    division.start_kernel(0, queues, shortage, lambda _: [0, 0])
     return division, shortage
 
 
 def tiers_until_the_last(cycles, monkeypatch):
     """Tiers of the pages that leave then."""
     (division, shortage), kernels, found = divided(cycles, monkeypatch, {}), 20, []
-    while tier := division.place(0, 1000, kernels):
-        found.append(tier.name)
+    while (tier := division.place(0, 1000, kernels)) is not None:
+        found.append(("host", "ssd")[tier])
         shortage.add(kernels, -1000)
     return found
 
@@ -265,7 +265,7 @@ def test_a_fast_tier_takes_its_share_evenly_while_there_is_time(cycles, tiers, m
 
 @pytest.mark.parametrize(
     ("cycles", "patient", "is_choosy"),
-    [(1053, {"ssd": [0]}, True), (1052, {"ssd": [0]}, False), (1053, {}, False)],
+    [(1053, {1: [0]}, True), (1052, {1: [0]}, False), (1053, {}, False)],
 )
 def test_a_tensor_waits_for_a_tier_that_suits_it_while_the_link_has_time(
     cycles, patient, is_choosy, monkeypatch
@@ -276,8 +276,8 @@ def test_a_tensor_waits_for_a_tier_that_suits_it_while_the_link_has_time(
 
 def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
     planned = planned_machine(machine(100, 100), OWN)
-    host, ssd = planned.tiers
-    queues = Queues(planned, {"host": 10**9, "ssd": 10**9}, 10_000)
+    host, ssd = range(2)
+    queues = Queues(planned, [10**9, 10**9], 10_000, [0, 0])
     # In 10,000 cycles the link carries 10,000 bytes, of which the SSD can write 2500.
     queues.add(host, 8000)
     assert queues.takes(ssd)
@@ -290,40 +290,45 @@ def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
 
 def test_what_is_queued_takes_the_room_of_its_tier():
     planned = planned_machine(machine(100, 100), OWN)
-    host, _ = planned.tiers
-    queues = Queues(planned, {"host": 10_000, "ssd": 10**9}, 10_000)
+    host, ssd = range(2)
+    queues = Queues(planned, [10_000, 10**9], 10_000, [0, 0])
     queues.add(host, 8000)
-    assert queues.has_room(host, 2000)
-    assert not queues.has_room(host, 2001)
+    assert queues.with_room(2000) == [host, ssd]
+    assert queues.with_room(2001) == [ssd]
+
+
+def nothing():
+    """What returns to both tiers."""
+    return [0, 0]
 
 
 def test_tiers_share_what_they_have_room_and_time_for():
     system = machine(100, 30)
     planned = planned_machine(system, OWN)
-    queues = Queues(planned, {"host": 30_000, "ssd": 10**9}, 1e6)
+    queues = Queues(planned, [30_000, 10**9], 1e6, [0, 0])
     # The link carries 1 byte a cycle, the SSD writes a quarter: 40,000 bytes take 40,000 cycles, and the host
     # has room for 30,000 of them.
-    assert queues.shares(40_000) == pytest.approx({"host": 0.75, "ssd": 0.25})
-    assert queues.shares(20_000) == pytest.approx({"host": 1, "ssd": 0})
+    assert queues.shares(40_000, nothing) == pytest.approx([0.75, 0.25])
+    assert queues.shares(20_000, nothing) == (1, 0)
     # 80,000 bytes: the SSD needs 200,000 cycles for what the host has no room for.
-    assert queues.shares(80_000) == pytest.approx({"host": 30 / 80, "ssd": 50 / 80})
+    assert queues.shares(80_000, nothing) == pytest.approx([30 / 80, 50 / 80])
     # Half of them go where 50,000 others come from meanwhile.
-    assert queues.shares(80_000, {"host": 50_000}) == pytest.approx({"host": 1, "ssd": 0})
+    assert queues.shares(80_000, lambda: [50_000, 0]) == pytest.approx([1, 0])
 
 
 def test_the_last_tier_takes_what_it_has_time_for_once_the_others_are_full():
     tiers = [PlannedTier(name, "memory", 0, rate, rate) for name, rate in (("a", 4), ("b", 2), ("c", 1))]
     planned = replace(planned_machine(machine(100), OWN), in_rate=1000, out_rate=1000, tiers=tuple(tiers))
-    queues = Queues(planned, {"a": 8, "b": 8, "c": 100}, 1)
+    queues = Queues(planned, [8, 8, 100], 1, [0, 0, 0])
     # a is full after 2 cycles, b after 4; 8 + 8 + 4 bytes have left by then, and 6 are left for c alone.
-    assert queues.shares(26) == pytest.approx({"a": 8 / 26, "b": 8 / 26, "c": 10 / 26})
+    assert queues.shares(26, lambda: [0, 0, 0]) == pytest.approx([8 / 26, 8 / 26, 10 / 26])
 
 
 def test_what_no_tier_has_room_for_is_nobodys_share():
     planned = planned_machine(machine(100, 100), OWN)
-    queues = Queues(planned, {"host": 30_000, "ssd": 40_000}, 1e6)
-    assert queues.shares(80_000) == pytest.approx({"host": 30 / 80, "ssd": 40 / 80})
-    assert Queues(planned, {"host": 0, "ssd": 0}, 1e6).shares(80_000) == {"host": 0, "ssd": 0}
+    queues = Queues(planned, [30_000, 40_000], 1e6, [0, 0])
+    assert queues.shares(80_000, nothing) == pytest.approx([30 / 80, 40 / 80])
+    assert Queues(planned, [0, 0], 1e6, [0, 0]).shares(80_000, nothing) == [0, 0]
 
 
 def test_of_each_way_only_the_first_that_has_not_moved_is_looked_at():

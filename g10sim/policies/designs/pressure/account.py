@@ -9,7 +9,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Forecast
-from g10sim.policies.designs.pressure.order import ByNextUse
+from g10sim.policies.designs.pressure.order import NextUses, Order
 from g10sim.policies.designs.pressure.shortage import Settings, Shortage
 
 
@@ -17,9 +17,9 @@ class Account:
     """Bytes of tensors ``here`` on the GPU that do not leave, and ``away``, which lie elsewhere or leave.
 
     Bytes on their way in are neither. ``next`` are the kernels that use tensors next, ``tier_of`` the places
-    of those of ``tiers`` where they went. ``alive`` marks those that have contents or pages, ``by_use`` has
-    them in order; ``present`` and ``absent`` have those with bytes here and away. ``here_bytes`` are those
-    of all.
+    of those of ``tiers`` where they went. ``alive`` marks those that have contents or pages. ``present``
+    and ``absent`` have those with bytes here, needed last first, and away, needed first first. ``here_bytes``
+    are those of all.
     """
 
     def __init__(self, forecast: Forecast, tiers: int, settings: Settings) -> None:
@@ -27,11 +27,12 @@ class Account:
         tensors = len(forecast.sizes)
         self.here, self.away, self.next, self.tier_of = ([0] * tensors for _ in range(4))
         self.alive = [False] * tensors
-        self.by_use, self.present, self.absent = (ByNextUse(tensors) for _ in range(3))
+        self.present, self.absent = Order(tensors), Order(tensors)
+        self._uses = NextUses(forecast.never + 1)
         self.here_bytes = 0
         self._returning: Integers = np.zeros((tiers, forecast.never + 1), dtype=np.int64)
         self._returning_of = self._returning.data
-        self.shortage = Shortage(forecast.lack, self.by_use, settings)
+        self.shortage = Shortage(forecast.lack, self._uses, settings)
 
     def state(self) -> tuple[object, ...]:
         """Return what is where."""
@@ -45,33 +46,34 @@ class Account:
         self._returning[:] = 0
         for tensor in (tensors := [*alive]):
             self.alive[tensor] = True
-            self._count(tensor, self.away[tensor])
-        for order, sizes in ((self.by_use, None), (self.present, self.here), (self.absent, self.away)):
-            order.reset((self.next[i], i) for i in tensors if sizes is None or sizes[i])
+            if self.away[tensor]:
+                self._count(tensor, self.away[tensor])
+        self._uses.reset(self.next[i] for i in tensors)
+        self.present.reset((-self.next[i], i) for i in tensors if self.here[i])
+        self.absent.reset((self.next[i], i) for i in tensors if self.away[i])
 
     def bear(self, tensor: int) -> None:
         """Count a tensor in that is alive from now on."""
         self.alive[tensor] = True
-        self.by_use.add(self.next[tensor], tensor)
+        self._uses.add(self.next[tensor])
 
     def forget(self, tensor: int) -> None:
         """Count a tensor out, alive or not."""
         self.put(tensor, 0, 0)
         if self.alive[tensor]:
             self.alive[tensor] = False
-            self.by_use.remove(self.next[tensor], tensor)
+            self._uses.remove(self.next[tensor])
 
     def use(self, tensor: int, following: int) -> None:
         """Note the kernel that is the next to use a tensor that is alive."""
-        before, away = self.next[tensor], self.away[tensor]
-        self._count(tensor, -away)
+        here, away = self.here[tensor], self.away[tensor]
+        if here or away:
+            self.put(tensor, 0, 0)
+        self._uses.remove(self.next[tensor])
         self.next[tensor], self.tier_of[tensor] = following, 0
-        self._count(tensor, away)
-        self.by_use.move(before, following, tensor)
-        if self.here[tensor]:
-            self.present.move(before, following, tensor)
-        if away:
-            self.absent.move(before, following, tensor)
+        self._uses.add(following)
+        if here or away:
+            self.put(tensor, here, away)
 
     def leave(self, tensor: int, size_bytes: int, tier: int) -> None:
         """Note bytes that leave for a tier; those that are away already count there, too."""
@@ -88,9 +90,9 @@ class Account:
             self.here[tensor] = here
             self.here_bytes += here - was_here
             if not was_here:
-                self.present.add(use, tensor)
+                self.present.add(-use, tensor)
             elif not here:
-                self.present.remove(use, tensor)
+                self.present.remove(-use, tensor)
         if away != was_away:
             self.away[tensor] = away
             self._count(tensor, away - was_away)
@@ -110,7 +112,6 @@ class Account:
 
     def _count(self, tensor: int, size_bytes: int) -> None:
         """Count bytes that are away until they are used."""
-        if size_bytes:
-            use = self.next[tensor]
-            self.shortage.spare(use, size_bytes)
-            self._returning_of[self.tier_of[tensor], use] += size_bytes
+        use = self.next[tensor]
+        self.shortage.spare(use, size_bytes)
+        self._returning_of[self.tier_of[tensor], use] += size_bytes

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-
-from g10sim.policies.interface.machine import PlannedTier
+from collections.abc import Callable, Iterator
 
 
 class Departures:
     """Tensors that were asked to leave, by the tier where they go: there, each is gone after those before it.
 
-    ``tiers`` are those of all tensors, in the order in which they were asked; ``queued`` are the bytes yet
-    to leave for each tier by name.
+    ``tiers`` are the numbers of those of all tensors, in the order in which they were asked; ``queued`` are
+    the bytes yet to leave for each tier, ``total_bytes`` for all together.
     """
 
-    def __init__(self, tiers: Iterable[PlannedTier]) -> None:
-        names = [tier.name for tier in tiers]
-        self.tiers: dict[int, PlannedTier] = {}
-        self.queued = dict.fromkeys(names, 0)
-        self._queues: dict[str, dict[int, int]] = {name: {} for name in names}
+    def __init__(self, tiers: int) -> None:
+        self.tiers: dict[int, int] = {}
+        self.queued = [0] * tiers
+        self.total_bytes = 0
+        self._queues: list[dict[int, int]] = [{} for _ in range(tiers)]
         self._new: list[int] = []
 
     def __contains__(self, tensor: int) -> bool:
@@ -31,26 +29,21 @@ class Departures:
 
     def state(self) -> tuple[object, ...]:
         """Return what is on its way, and to where."""
-        queues = ((name, *queue.items()) for name, queue in self._queues.items())
-        return *queues, *self._new
+        return *(tuple(queue.items()) for queue in self._queues), *self._new
 
-    @property
-    def total_bytes(self) -> int:
-        """Bytes yet to leave for all tiers together."""
-        return sum(self.queued.values())
-
-    def add(self, tensor: int, tier: PlannedTier, size_bytes: int) -> None:
+    def add(self, tensor: int, tier: int, size_bytes: int) -> None:
         """Note a tensor that is asked to leave, and its bytes."""
         self.tiers[tensor] = tier
-        self._queues[tier.name][tensor] = size_bytes
-        self.queued[tier.name] += size_bytes
+        self._queues[tier][tensor] = 0
+        self._note(tensor, tier, size_bytes)
         self._new.append(tensor)
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor that has left, or does not have to."""
         tier = self.tiers.pop(tensor, None)
-        if tier:
-            self.queued[tier.name] -= self._queues[tier.name].pop(tensor)
+        if tier is not None:
+            self._note(tensor, tier, 0)
+            del self._queues[tier][tensor]
 
     def follow(self, left_bytes: Callable[[int], int]) -> list[int]:
         """Ask for the bytes of each tier's tensors that are left, up to the first that has as many as before.
@@ -59,21 +52,21 @@ class Departures:
         """
         for tensor in self._new:
             if tensor in self.tiers:
-                self._note(tensor, left_bytes(tensor))
+                self._note(tensor, self.tiers[tensor], left_bytes(tensor))
         self._new.clear()
         gone = []
-        for queue in self._queues.values():
+        for tier, queue in enumerate(self._queues):
             for tensor, before in queue.items():
                 left = left_bytes(tensor)
                 if left == before and left:
                     break
-                self._note(tensor, left)
+                self._note(tensor, tier, left)
                 if not left:
                     gone.append(tensor)
         return gone
 
-    def _note(self, tensor: int, left_bytes: int) -> None:
-        name = self.tiers[tensor].name
-        queue = self._queues[name]
-        self.queued[name] += left_bytes - queue[tensor]
-        queue[tensor] = left_bytes
+    def _note(self, tensor: int, tier: int, left_bytes: int) -> None:
+        change = left_bytes - self._queues[tier][tensor]
+        self._queues[tier][tensor] = left_bytes
+        self.queued[tier] += change
+        self.total_bytes += change

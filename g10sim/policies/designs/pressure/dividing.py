@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.returning import most_patient
 from g10sim.policies.designs.pressure.shortage import Shortage
-from g10sim.policies.designs.pressure.tiers import Debts, Queues
-from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
+from g10sim.policies.designs.pressure.tiers import Debts, Queues, Shares
+from g10sim.policies.interface.machine import PlannedMachine
 
 _BUSY = 0.9
 """Share of the time that all that has to leave takes from which on a tier may not idle."""
 _EARLY = 0.28
 """Share of what the link can carry until a kernel that may be left for that time: chosen on five traces."""
 
-Returned = Callable[[int], Mapping[str, int]]
+Returned = Callable[[int], Sequence[int]]
 """Bytes by tier that will have returned from there in a step of a shortage."""
 
 
@@ -31,11 +31,12 @@ class Division:
     def __init__(self, forecast: Forecast, machine: PlannedMachine) -> None:
         self._forecast, self._machine = forecast, machine
         self._patient = most_patient(forecast, machine)
+        self._rates = [tier.write_rate for tier in machine.tiers]
         self.start_iteration()
 
     def start_iteration(self) -> None:
         """Forget what has left."""
-        self._debts, self._even_debts = Debts(self._machine.tiers), Debts(self._machine.tiers)
+        self._debts, self._even_debts = Debts(len(self._rates)), Debts(len(self._rates))
 
     def start_kernel(self, kernel: int, queues: Queues, shortage: Shortage, returned: Returned) -> None:
         """Look at what has to leave from a kernel on that lacks something."""
@@ -43,65 +44,59 @@ class Division:
         peak = shortage.worst_step()
         worst, cycles = shortage.worst(), self._forecast.cycles_between(kernel, kernel + peak)
         shares = self._shares()
-        needs = {tier.name: shares[tier.name] * worst / tier.write_rate for tier in self._machine.tiers}
+        needs = [share * worst / rate for share, rate in zip(shares, self._rates, strict=True)]
         link_needs = worst / self._machine.link_rate
         self._is_behind = link_needs >= cycles
-        self._even = {}
+        self._evenly = set()
         if self._is_behind or not (self._patient or self._is_urgent(kernel)):
-            longest = link_needs if self._is_behind else max(needs.values())
-            self._even = {name: shares[name] for name, need in needs.items() if need < _BUSY * longest}
+            longest = link_needs if self._is_behind else max(needs)
+            self._evenly = {tier for tier, need in enumerate(needs) if need < _BUSY * longest}
+        self._even = [share if tier in self._evenly else 0.0 for tier, share in enumerate(shares)]
 
     @property
     def is_choosy(self) -> bool:
         """Return whether a tensor that suits no tier may be followed by one that does."""
         return bool(self._patient) and not self._is_behind
 
-    def place(self, tensor: int, size_bytes: int, away: int) -> PlannedTier | None:
+    def place(self, tensor: int, size_bytes: int, away: int) -> int | None:
         """Return the tier where bytes of a tensor go, unused for that many kernels; None: nowhere."""
         shares = self._shares(away)
         tier = self._choose(shares, tensor, size_bytes)
-        if tier:
+        if tier is not None:
             self._queues.add(tier, size_bytes)
             self._debts.add(tier, shares, size_bytes)
             self._even_debts.add(tier, self._even, size_bytes)
         return tier
 
-    def _shares(self, ahead: int | None = None) -> dict[str, float]:
+    def _shares(self, ahead: int | None = None) -> Shares:
         """Divide what the worst of that many kernels lacks, or the worst of all."""
-        queues, shortage = self._queues, self._shortage
-        worst = shortage.worst(ahead)
-        return queues.shares_of_first(worst) or queues.shares(
-            worst, self._returned(shortage.worst_step(ahead))
-        )
+        shortage, returned = self._shortage, self._returned
+        return self._queues.shares(shortage.worst(ahead), lambda: returned(shortage.worst_step(ahead)))
 
-    def _choose(self, shares: Mapping[str, float], tensor: int, size_bytes: int) -> PlannedTier | None:
+    def _choose(self, shares: Shares, tensor: int, size_bytes: int) -> int | None:
         """Choose by what is short: time before the next kernel, or else tiers that would idle.
 
         If the next kernel lacks room before the queues of other tiers are empty, that is the tier that is
         behind its share most; if not, the slowest one that has a share, would idle and suits the tensor.
         """
-        queues, tiers = self._queues, self._machine.tiers
-        roomy = [tier for tier in tiers if queues.has_room(tier, size_bytes)]
-        sharing = [tier for tier in roomy if shares[tier.name] > 0] or roomy
-        sharing.sort(key=lambda tier: -self._debts.with_next(tier, shares, size_bytes))
+        queues = self._queues
+        roomy = queues.with_room(size_bytes)
+        sharing = [tier for tier in roomy if shares[tier] > 0] or roomy
+        sharing.sort(key=self._debts.with_next(shares, size_bytes).__getitem__, reverse=True)
         if sharing and self._shortage.worst(2) + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
-        due = [tier for tier in sharing if self._is_due(tier, size_bytes)] or sharing
-        for tier in sorted(due, key=lambda tier: tier.write_rate):
+        late = self._even_debts.with_next(self._even, size_bytes)
+        due = [tier for tier in sharing if tier not in self._evenly or late[tier] > 0] or sharing
+        for tier in sorted(due, key=self._rates.__getitem__):
             # A slower tier takes what has time to return from there, if there is a choice.
-            suits = tier is roomy[0] or self._is_behind or tensor in self._patient.get(tier.name, (tensor,))
+            suits = tier == roomy[0] or self._is_behind or tensor in self._patient.get(tier, (tensor,))
             if suits and queues.takes(tier):
                 return tier
         return None
-
-    def _is_due(self, tier: PlannedTier, size_bytes: int) -> bool:
-        """Return whether a tier that takes its share evenly is behind it; the others always are."""
-        even = self._even
-        return tier.name not in even or self._even_debts.with_next(tier, even, size_bytes) > 0
 
     def _is_urgent(self, kernel: int) -> bool:
         """Return whether some kernel lacks more than a part of what the link can carry until then."""
         forecast, (ahead, lacks) = self._forecast, self._shortage.later()
         cycles = forecast.elapsed(ahead + kernel) - forecast.elapsed(kernel)
-        leaving = lacks + self._queues.queued()
+        leaving = lacks + self._queues.queued_bytes
         return bool(np.any((lacks > 0) & (leaving > _EARLY * self._machine.link_rate * cycles)))

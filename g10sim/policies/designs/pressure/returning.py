@@ -14,8 +14,8 @@ _EASY = 0.6
 """Share of the time until memory is fullest that a tier may write for; one that needs more cannot choose."""
 
 
-def most_patient(forecast: Forecast, machine: PlannedMachine) -> dict[str, frozenset[int]]:
-    """Choose for tiers, by name, the tensors that have most time to return from there.
+def most_patient(forecast: Forecast, machine: PlannedMachine) -> dict[int, frozenset[int]]:
+    """Choose for tiers, by number, the tensors that have most time to return from there.
 
     They are chosen among what leaves when memory is fullest, for the slowest tier first. The fastest tier
     takes the rest, and tiers left out take whatever comes: faster ones have room for all, or they have no
@@ -37,7 +37,7 @@ def most_patient(forecast: Forecast, machine: PlannedMachine) -> dict[str, froze
         order = order[is_left.take(order)]
         taken = order[sizes.take(order).cumsum() - sizes.take(order) < _RESERVE * rest]
         is_left[taken] = False
-        found[tier.name] = frozenset(ids.take(taken).tolist())
+        found[number] = frozenset(ids.take(taken).tolist())
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.designs.pressure.order import ByNextUse
+from g10sim.policies.designs.pressure.order import NextUses
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Shortage:
     they are known: a change of the kernels up to some other moves few of them.
     """
 
-    def __init__(self, lack: Integers, alive: ByNextUse, settings: Settings) -> None:
+    def __init__(self, lack: Integers, alive: NextUses, settings: Settings) -> None:
         self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
         self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
         self._level_of = self._levels.data
-        self._added: list[tuple[int, int]] = []
+        self._added: dict[int, int] = {}
         self._peaks: dict[int, int] = {}
 
     def start_iteration(self) -> None:
@@ -54,8 +54,8 @@ class Shortage:
         goes_on = kernel != self._kernel
         if goes_on:
             self._peaks = {ahead: peak for ahead, peak in self._peaks.items() if ahead == self._horizon}
-        for stop, size in self._added:
-            self._change(stop, -size)
+        for until, size in self._added.items():
+            self.spare(until, size)
         self._added.clear()
         if goes_on:
             peak = self._peaks.pop(self._horizon, -1)
@@ -67,43 +67,38 @@ class Shortage:
 
     def spare(self, until: int, size_bytes: int) -> None:
         """Take off bytes that are away until a kernel uses them."""
-        self._change(until, -size_bytes)
+        kernel = self._kernel
+        if until <= kernel + _FEW:
+            levels = self._level_of
+            for number in range(kernel, min(until, len(levels))):
+                levels[number] -= size_bytes
+        else:
+            self._levels[kernel:until] -= size_bytes
+        if self._peaks:
+            rises, last = size_bytes < 0, until - kernel
+            for ahead, peak in [*self._peaks.items()]:
+                if ahead > last and (peak < until) != rises:
+                    del self._peaks[ahead]
 
     def add(self, ahead: int, size_bytes: int) -> None:
         """Let each of that many kernels lack more, as seen from this one."""
-        self._added.append((self._kernel + ahead, size_bytes))
-        self._change(self._kernel + ahead, size_bytes)
-
-    def _change(self, until: int, size_bytes: int) -> None:
-        """Let the kernels from this one to before another lack more, or less."""
-        kernel = self._kernel
-        if until <= kernel + _FEW:
-            for number in range(kernel, min(until, len(self._level_of))):
-                self._level_of[number] += size_bytes
-        else:
-            self._levels[kernel:until] += size_bytes
-        if self._peaks:
-            rises = size_bytes > 0
-            self._peaks = {
-                ahead: peak
-                for ahead, peak in self._peaks.items()
-                if kernel + ahead <= until or (peak < until) == rises
-            }
+        until = self._kernel + ahead
+        self._added[until] = self._added.get(until, 0) + size_bytes
+        self.spare(until, -size_bytes)
 
     def _peak(self, ahead: int | None) -> int:
         """Return the kernel that lacks most among that many, or among all, of equals the first."""
-        ahead = min(ahead or self._horizon, self._horizon)
+        if ahead is None or ahead > self._horizon:
+            ahead = self._horizon
         peak = self._peaks.get(ahead)
         if peak is None:
-            stop = self._kernel + ahead
-            peak = self._peaks.get(self._horizon, stop)
-            if peak >= stop:
-                peak = self._found_peak(stop)
-            self._peaks[ahead] = peak
+            peak = self._peaks[ahead] = self._found_peak(self._kernel + ahead)
         return peak
 
     def _found_peak(self, stop: int) -> int:
-        kernel = self._kernel
+        peak, kernel = self._peaks.get(self._horizon, stop), self._kernel
+        if peak < stop:
+            return peak
         if stop <= kernel + _FEW:
             levels = self._level_of[kernel:stop].tolist()
             return kernel + levels.index(max(levels))
@@ -119,15 +114,14 @@ class Shortage:
         single = self._settings.last_single
         if worst <= single:
             return worst
-        return max(single, self._alive.last_use_until(self._kernel + worst) - self._kernel)
+        return max(single, self._alive.last_until(self._kernel + worst) - self._kernel)
 
     def later(self) -> tuple[Integers, Integers]:
         """Return the kernels ahead at which steps begin after the next kernel's, and what these lack."""
-        single, horizon = self._settings.last_single, self._horizon
-        uses = self._alive.uses() - self._kernel
-        later = uses[slice(*uses.searchsorted((single + 1, horizon)))]
-        starts = np.append(np.arange(single + 1), later[np.diff(later, prepend=single) > 0])
-        levels = self._levels[self._kernel : self._kernel + horizon]
+        single, kernel, stop = self._settings.last_single, self._kernel, self._kernel + self._horizon
+        uses = self._alive.between(kernel + single + 1, stop)
+        starts = np.append(np.arange(single + 1), uses - kernel)
+        levels = self._levels[kernel:stop]
         return starts[2:], np.maximum.reduceat(levels, starts)[2:]
 
     def of_next(self) -> int:

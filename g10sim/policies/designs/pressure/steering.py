@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress, count
 from math import inf
 
 import numpy as np
@@ -38,7 +39,7 @@ class Steering:
         self._forecast, self._machine, self._settings = forecast, machine, settings
         self._sizes: list[int] = forecast.sizes.tolist()
         self._account = Account(forecast, len(machine.tiers), settings)
-        self._leaving = Departures(machine.tiers)
+        self._leaving = Departures(len(machine.tiers))
         self._coming = Arrivals()
         self._asked: set[int] = set()
         self._used: list[int] = []
@@ -118,7 +119,8 @@ class Steering:
 
     def _first_gone(self, view: PolicyView, lack: int) -> Iterator[int]:
         """Yield the tensors that will be gone first, of about that many bytes together."""
-        for tensor, size in by_departure(view, self._leaving.tiers):
+        leaving = {tensor: self._machine.tiers[tier] for tensor, tier in self._leaving.tiers.items()}
+        for tensor, size in by_departure(view, leaving):
             if 2 * lack <= size:
                 return
             yield tensor
@@ -184,7 +186,7 @@ class Steering:
                 self._has_moved(view, tensor)
         self._coming.follow(lambda tensor: self._has_moved(view, tensor))
         if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
-            for tensor in set(self._account.by_use) - self._seen:
+            for tensor in set(compress(count(), self._account.alive)) - self._seen:
                 self._see(view, tensor)
 
     def _hold(self, view: PolicyView) -> set[int]:
@@ -244,18 +246,20 @@ class Steering:
 
         What has to return until then takes its room first: copies need more time than mapping.
         """
-        leaving, sizes = self._leaving.total_bytes, self._sizes
-        taken = sum([self._absent(view, tensor) for tensor in self._forecast.born[view.kernel]])
+        kernel, leaving, sizes = view.kernel, self._leaving.total_bytes, self._sizes
         is_easy = not leaving and not self._account.absent
         is_easy = is_easy and shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
-        for tensor in self._asked.intersection(soon):
-            if not is_easy:
-                shortage.add(soon[tensor], sizes[tensor])
-            taken += view.in_transfer_bytes(tensor)
-        room, is_all = view.largest_hole_bytes - taken, leaving > 0
-        for tensor in [tensor for tensor in soon if tensor not in self._asked]:
-            if not (is_easy or self._may_come(shortage, view.kernel, tensor, soon[tensor])):
+        asked = self._asked.intersection(soon)
+        for tensor in asked if not is_easy else ():
+            shortage.add(soon[tensor], sizes[tensor])
+        room: int | None = None
+        for tensor in [tensor for tensor in soon if tensor not in asked]:
+            if not (is_easy or self._may_come(shortage, kernel, tensor, soon[tensor])):
                 continue
+            if room is None:
+                taken = sum(self._absent(view, tensor) for tensor in self._forecast.born[kernel])
+                taken += sum(map(view.in_transfer_bytes, asked))
+                room, is_all = view.largest_hole_bytes - taken, leaving > 0
             absent = self._absent(view, tensor)
             if absent > room and not is_all:  # what was discarded is room, too, and is looked for only then
                 room, is_all = room + view.free_bytes - view.largest_hole_bytes, True
@@ -286,7 +290,7 @@ class Steering:
         kernel, horizon, account = view.kernel, self._settings.horizon, self._account
         queues: Queues | None = None
         is_divided = False
-        for tensor in account.present.latest_first():
+        for tensor in account.present:
             if tensor in self._leaving:
                 continue
             away = min(account.next[tensor] - kernel, horizon)
@@ -294,9 +298,9 @@ class Steering:
             if worst <= 0:
                 return
             queues = queues or self._queues(view, cycles)
-            if shortage.worst(2) + queues.queued() <= 0:
+            if shortage.worst(2) + queues.queued_bytes <= 0:
                 wanted = self._wanted(view, cycles) if wanted is None else wanted
-                if queues.queued() >= wanted or not queues.take_more():
+                if queues.queued_bytes >= wanted or not queues.take_more():
                     return
             if not is_divided:
                 self._division.start_kernel(kernel, queues, shortage, self._returned_by(kernel))
@@ -308,8 +312,8 @@ class Steering:
                     continue
                 return
             self._leaving.add(tensor, tier, size)
-            account.leave(tensor, size, self._machine.tiers.index(tier))
-            yield Evict(tensor, tier.name, size_bytes=size)
+            account.leave(tensor, size, tier)
+            yield Evict(tensor, self._machine.tiers[tier].name, size_bytes=size)
             if shortage.worst() <= 0:
                 return
 
@@ -332,15 +336,10 @@ class Steering:
 
     def _returned_by(self, kernel: int) -> Returned:
         """Return a function that tells by tier the bytes that will have returned from there in a step."""
-        names = [tier.name for tier in self._machine.tiers]
-
-        def returned(step: int) -> dict[str, int]:
-            return dict(zip(names, self._account.returning(kernel, kernel + step), strict=True))
-
-        return returned
+        return lambda step: self._account.returning(kernel, kernel + step)
 
     def _queues(self, view: PolicyView, cycles: float) -> Queues:
-        free = {tier.name: view.free_bytes_of(tier.name) for tier in self._machine.tiers}
+        free = [view.free_bytes_of(tier.name) for tier in self._machine.tiers]
         return Queues(self._machine, free, cycles + self._settings.backlog_cycles, self._leaving.queued)
 
     def _fetches(
@@ -352,27 +351,24 @@ class Steering:
         better knowledge; dead tensors give room at once. Others go ahead of one that does not fit only if the
         link would idle: they take room that it awaits.
         """
-        kernel, account, machine = view.kernel, self._account, self._machine
-        if not account.absent:
-            self._spare = -shortage.of_next()
-            return
+        kernel, account = view.kernel, self._account
         backlog, coming = self._settings.backlog_cycles, self._coming.total_bytes
-        freed = sum(map(view.resident_bytes, (*dead, *self._forecast.dropped[kernel])))
-        room = view.free_bytes + freed + machine.out_rate * (cycles + backlog) - coming
-        enough = machine.in_rate * (int(self._forecast.cycles[kernel]) + backlog) - coming
+        enough = self._machine.in_rate * (int(self._forecast.cycles[kernel]) + backlog) - coming
         misfits = added = asked = 0
+        room: float | None = None
         fetched = list[int]()
         for tensor in account.absent:
             if tensor in self._coming or tensor in self._leaving:
                 continue
-            distance = max(1, min(account.next[tensor] - kernel, self._settings.horizon))
-            size = account.away[tensor]
-            if distance > 1 and shortage.worst(distance) + added + size > 0:
-                misfits += 1
-                if misfits > _MISFITS or asked >= enough:
-                    break
-                continue
+            distance, size = account.next[tensor] - kernel, account.away[tensor]
             if distance > 1:
+                lack = shortage.worst(distance) + added
+                if lack + size > 0:
+                    misfits += 1
+                    if lack >= 0 or misfits > _MISFITS or asked >= enough:
+                        break
+                    continue
+                room = self._room(view, cycles + backlog, dead) - coming if room is None else room
                 if asked >= room:
                     break
                 added += size
@@ -383,3 +379,8 @@ class Steering:
         self._spare = -(shortage.of_next() + added)
         for tensor in fetched:
             account.put(tensor, account.here[tensor], 0)
+
+    def _room(self, view: PolicyView, cycles: float, dead: Sequence[int]) -> float:
+        """Return the bytes that are free now, and those that leave in that many cycles or at once."""
+        freed = sum(map(view.resident_bytes, (*dead, *self._forecast.dropped[view.kernel])))
+        return view.free_bytes + freed + self._machine.out_rate * cycles

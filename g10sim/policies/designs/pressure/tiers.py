@@ -2,111 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
+from operator import add
 
-from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
+from g10sim.policies.interface.machine import PlannedMachine
+
+Shares = Sequence[float]
+"""Shares of bytes by tier."""
 
 
 class Queues:
     """Evictions under way to each tier, and what its path may still be asked to carry.
 
-    ``free_bytes`` are those of each tier by name. Queues may be as long as their paths take ``cycles`` to
-    empty. ``queued_bytes`` are on their way already.
+    Tiers are numbers, ``free_bytes`` are those of each. Queues may be as long as their paths take ``cycles``
+    to empty. ``queued`` bytes are on their way already, ``queued_bytes`` those to all tiers together.
     """
 
     def __init__(
-        self,
-        machine: PlannedMachine,
-        free_bytes: Mapping[str, int],
-        cycles: float,
-        queued_bytes: Mapping[str, int] | None = None,
+        self, machine: PlannedMachine, free_bytes: Sequence[int], cycles: float, queued: Iterable[int]
     ) -> None:
-        self._machine, self._cycles, self._link_rate = machine, cycles, machine.link_rate
-        self._queued = dict.fromkeys(free_bytes, 0) | dict(queued_bytes or {})
-        self._free = {name: free - self._queued[name] for name, free in free_bytes.items()}
+        self._tiers, self._cycles, self._link_rate = machine.tiers, cycles, machine.link_rate
+        self._queued = [*queued]
+        self._free = [free - taken for free, taken in zip(free_bytes, self._queued, strict=True)]
+        self.queued_bytes = sum(self._queued)
 
-    def add(self, tier: PlannedTier, size_bytes: int) -> None:
+    def add(self, tier: int, size_bytes: int) -> None:
         """Queue bytes for a tier, which its room is kept for."""
-        self._queued[tier.name] += size_bytes
-        self._free[tier.name] -= size_bytes
+        self._queued[tier] += size_bytes
+        self._free[tier] -= size_bytes
+        self.queued_bytes += size_bytes
 
-    def has_room(self, tier: PlannedTier, size_bytes: int) -> bool:
-        """Return whether a tier has room for more bytes."""
-        return self._free[tier.name] >= size_bytes
-
-    def queued(self) -> int:
-        """Return the bytes queued for all tiers."""
-        return sum(self._queued.values())
+    def with_room(self, size_bytes: int) -> list[int]:
+        """Return the tiers that have room for more bytes."""
+        return [tier for tier, free in enumerate(self._free) if free >= size_bytes]
 
     def take_more(self) -> bool:
         """Return whether some tier would be idle before the time is over."""
-        return any(map(self.takes, self._machine.tiers))
+        return any(map(self.takes, range(len(self._tiers))))
 
-    def queued_but_for(self, tier: PlannedTier) -> int:
+    def queued_but_for(self, tier: int) -> int:
         """Return the bytes queued for other tiers."""
-        return self.queued() - self._queued[tier.name]
+        return self.queued_bytes - self._queued[tier]
 
-    def takes(self, tier: PlannedTier) -> bool:
+    def takes(self, tier: int) -> bool:
         """Return whether a tier would be idle before the time is over, with what slower ones leave it."""
-        cycles, slower = self._cycles, 0.0
-        for other in self._machine.tiers:
-            if other.write_rate < tier.write_rate:
-                slower += min(self._queued[other.name], other.write_rate * cycles)
-        left = self._link_rate * cycles - slower
-        return self._queued[tier.name] < min(tier.write_rate * cycles, left)
+        cycles, rate, slower = self._cycles, self._tiers[tier].write_rate, 0.0
+        for other, queued in zip(self._tiers, self._queued, strict=True):
+            if other.write_rate < rate:
+                slower += min(queued, other.write_rate * cycles)
+        return self._queued[tier] < min(rate * cycles, self._link_rate * cycles - slower)
 
-    def shares_of_first(self, size_bytes: int) -> dict[str, float] | None:
-        """Return the shares of bytes that have yet to leave if the first tier takes all; None: it cannot."""
-        first, *others = self._machine.tiers
-        if self._free[first.name] < size_bytes or size_bytes < 1:
-            return None
-        if first.write_rate * (size_bytes / self._link_rate) < size_bytes:
-            return None
-        return {first.name: 1.0, **dict.fromkeys((tier.name for tier in others), 0.0)}
-
-    def shares(self, size_bytes: int, returned: Mapping[str, int] | None = None) -> dict[str, float]:
-        """Divide bytes that have yet to leave: the share of each tier by name.
+    def shares(self, size_bytes: int, returned: Callable[[], Sequence[int]]) -> Shares:
+        """Divide bytes that have yet to leave.
 
         In the least time in which they can leave, the first tier takes what it has room and bandwidth for,
         the next one what is left, and so on. Bytes that will have ``returned`` meanwhile, by tier, make room.
         """
-        tiers, left = self._machine.tiers, float(size_bytes)
-        room = {name: free + (returned or {}).get(name, 0) for name, free in self._free.items()}
-        cycles = max(size_bytes / self._link_rate, self._least_cycles(size_bytes, tiers, room))
-        found = {}
-        for tier in tiers:
-            taken = max(0.0, min(left, room[tier.name], tier.write_rate * cycles))
-            found[tier.name] = taken / size_bytes if taken >= 1 else 0.0
+        tiers, left, cycles = self._tiers, float(size_bytes), size_bytes / self._link_rate
+        if 1 <= size_bytes <= min(self._free[0], tiers[0].write_rate * cycles):
+            return 1.0, *[0.0] * (len(tiers) - 1)
+        room = [*map(add, self._free, returned())]
+        cycles, found = max(cycles, self._least_cycles(size_bytes, room)), []
+        for tier, free in zip(tiers, room, strict=True):
+            taken = max(0.0, min(left, free, tier.write_rate * cycles))
+            found.append(taken / size_bytes if taken >= 1 else 0.0)
             left -= taken
         return found
 
-    @staticmethod
-    def _least_cycles(size_bytes: int, tiers: Iterable[PlannedTier], room: Mapping[str, int]) -> float:
+    def _least_cycles(self, size_bytes: int, room: Sequence[int]) -> float:
         """Return the time in which tiers take that many bytes, all at once, each until it is full."""
-        rates = {tier.name: tier.write_rate for tier in tiers if room[tier.name] > 0}
+        rates = {number: tier.write_rate for number, tier in enumerate(self._tiers) if room[number] > 0}
         now, left = 0.0, float(size_bytes)
-        for end, name in sorted((room[name] / rate, name) for name, rate in rates.items()):
+        for end, number in sorted((room[number] / rate, number) for number, rate in rates.items()):
             total = sum(rates.values())
             if left <= total * (end - now):
                 return now + left / total
             left -= total * (end - now)
             now = end
-            del rates[name]
+            del rates[number]
         return now
 
 
 class Debts:
     """Bytes by which each tier is behind its share of what has left."""
 
-    def __init__(self, tiers: Iterable[PlannedTier]) -> None:
-        self._bytes = dict.fromkeys((tier.name for tier in tiers), 0.0)
+    def __init__(self, tiers: int) -> None:
+        self._bytes = [0.0] * tiers
 
-    def with_next(self, tier: PlannedTier, shares: Mapping[str, float], size_bytes: int) -> float:
-        """Return what a tier is behind when that many bytes more have left that go elsewhere."""
-        return self._bytes[tier.name] + shares[tier.name] * size_bytes
+    def with_next(self, shares: Shares, size_bytes: int) -> list[float]:
+        """Return what tiers are behind when that many bytes more have left that go elsewhere."""
+        return [debt + share * size_bytes for debt, share in zip(self._bytes, shares, strict=True)]
 
-    def add(self, tier: PlannedTier, shares: Mapping[str, float], size_bytes: int) -> None:
+    def add(self, tier: int, shares: Shares, size_bytes: int) -> None:
         """Note bytes that have left for a tier."""
-        for name, share in shares.items():
-            self._bytes[name] += share * size_bytes
-        self._bytes[tier.name] -= size_bytes
+        self._bytes = self.with_next(shares, size_bytes)
+        self._bytes[tier] -= size_bytes
