@@ -244,7 +244,7 @@ def divided(cycles, monkeypatch, patient):
 def tiers_until_the_last(cycles, monkeypatch):
     """Tiers of the pages that leave then."""
     (division, shortage), kernels, found = divided(cycles, monkeypatch, {}), 20, []
-    while (tier := division.place(0, 1000, kernels)) is not None:
+    while (tier := division.place(0, 1000, kernels, shortage.worst())) is not None:
         found.append(("host", "ssd")[tier])
         shortage.add(kernels, -1000)
     return found

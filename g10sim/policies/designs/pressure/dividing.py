@@ -41,9 +41,9 @@ class Division:
     def start_kernel(self, kernel: int, queues: Queues, shortage: Shortage, returned: Returned) -> None:
         """Look at what has to leave from a kernel on that lacks something."""
         self._queues, self._shortage, self._returned = queues, shortage, returned
-        peak = shortage.worst_step()
-        worst, cycles = shortage.worst(), self._forecast.cycles_between(kernel, kernel + peak)
-        shares = self._shares()
+        worst, peak = shortage.worst(), shortage.worst_step()
+        cycles = self._forecast.cycles_between(kernel, kernel + peak)
+        shares = self._queues.shares(worst, lambda: returned(peak))
         needs = [share * worst / rate for share, rate in zip(shares, self._rates, strict=True)]
         link_needs = worst / self._machine.link_rate
         self._is_behind = link_needs >= cycles
@@ -58,20 +58,18 @@ class Division:
         """Return whether a tensor that suits no tier may be followed by one that does."""
         return bool(self._patient) and not self._is_behind
 
-    def place(self, tensor: int, size_bytes: int, away: int) -> int | None:
-        """Return the tier where bytes of a tensor go, unused for that many kernels; None: nowhere."""
-        shares = self._shares(away)
+    def place(self, tensor: int, size_bytes: int, away: int, worst: int) -> int | None:
+        """Return the tier where bytes of a tensor go, or None for nowhere.
+
+        It is ``away`` for that many kernels, the worst of which lacks that much.
+        """
+        shares = self._queues.shares(worst, lambda: self._returned(self._shortage.worst_step(away)))
         tier = self._choose(shares, tensor, size_bytes)
         if tier is not None:
             self._queues.add(tier, size_bytes)
             self._debts.add(tier, shares, size_bytes)
             self._even_debts.add(tier, self._even, size_bytes)
         return tier
-
-    def _shares(self, ahead: int | None = None) -> Shares:
-        """Divide what the worst of that many kernels lacks, or the worst of all."""
-        shortage, returned = self._shortage, self._returned
-        return self._queues.shares(shortage.worst(ahead), lambda: returned(shortage.worst_step(ahead)))
 
     def _choose(self, shares: Shares, tensor: int, size_bytes: int) -> int | None:
         """Choose by what is short: time before the next kernel, or else tiers that would idle.

@@ -32,8 +32,7 @@ class Shortage:
     """Bytes that the kernels from one on lack, as far as the horizon: ``lack`` less what is away.
 
     In a step, the same tensors are away. One begins where some tensor alive is used next, and at each of the
-    first kernels. ``_peaks`` are the kernels that lack most among that many, of equals the first, as far as
-    they are known: a change of the kernels up to some other moves few of them.
+    first kernels. ``_highest`` is the kernel that lacks most of all, of equals the first; -1: not known.
     """
 
     def __init__(self, lack: Integers, alive: NextUses, settings: Settings) -> None:
@@ -41,44 +40,41 @@ class Shortage:
         self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
         self._level_of = self._levels.data
         self._added: dict[int, int] = {}
-        self._peaks: dict[int, int] = {}
+        self._highest = -1
 
     def start_iteration(self) -> None:
         """Forget what is away."""
         self._levels[:] = self._lack
         self._added.clear()
-        self._peaks.clear()
+        self._highest = -1
 
     def start_kernel(self, kernel: int) -> None:
         """Go on to a kernel, or look at it again: what was added is gone."""
-        goes_on = kernel != self._kernel
-        if goes_on:
-            self._peaks = {ahead: peak for ahead, peak in self._peaks.items() if ahead == self._horizon}
         for until, size in self._added.items():
             self.spare(until, size)
         self._added.clear()
-        if goes_on:
-            peak = self._peaks.pop(self._horizon, -1)
-            if self._kernel < peak and kernel == self._kernel + 1:
-                last = kernel + self._horizon - 1
-                is_more = self._level_of[last] > self._level_of[peak]
-                self._peaks[self._horizon] = last if is_more else peak
-            self._kernel = kernel
+        if kernel == self._kernel + 1 and self._highest > self._kernel:
+            last = kernel + self._horizon - 1
+            if self._level_of[last] > self._level_of[self._highest]:
+                self._highest = last
+        elif kernel != self._kernel:
+            self._highest = -1
+        self._kernel = kernel
 
     def spare(self, until: int, size_bytes: int) -> None:
         """Take off bytes that are away until a kernel uses them."""
-        kernel = self._kernel
+        kernel, highest, levels = self._kernel, self._highest, self._level_of
         if until <= kernel + _FEW:
-            levels = self._level_of
             for number in range(kernel, min(until, len(levels))):
                 levels[number] -= size_bytes
         else:
             self._levels[kernel:until] -= size_bytes
-        if self._peaks:
-            rises, last = size_bytes < 0, until - kernel
-            for ahead, peak in [*self._peaks.items()]:
-                if ahead > last and (peak < until) != rises:
-                    del self._peaks[ahead]
+        if size_bytes > 0 and highest < until < kernel + self._horizon:
+            self._highest = -1
+        elif size_bytes < 0 and kernel < until <= highest:
+            peak = self._peak_until(until)
+            if levels[peak] >= levels[highest]:
+                self._highest = peak
 
     def add(self, ahead: int, size_bytes: int) -> None:
         """Let each of that many kernels lack more, as seen from this one."""
@@ -86,23 +82,16 @@ class Shortage:
         self._added[until] = self._added.get(until, 0) + size_bytes
         self.spare(until, -size_bytes)
 
+    def _peak_until(self, stop: int) -> int:
+        """Return the kernel that lacks most from this one to before another, of equals the first."""
+        return self._kernel + int(self._levels[self._kernel : stop].argmax())
+
     def _peak(self, ahead: int | None) -> int:
         """Return the kernel that lacks most among that many, or among all, of equals the first."""
-        if ahead is None or ahead > self._horizon:
-            ahead = self._horizon
-        peak = self._peaks.get(ahead)
-        if peak is None:
-            peak = self._peaks[ahead] = self._found_peak(self._kernel + ahead)
-        return peak
-
-    def _found_peak(self, stop: int) -> int:
-        peak, kernel = self._peaks.get(self._horizon, stop), self._kernel
-        if peak < stop:
-            return peak
-        if stop <= kernel + _FEW:
-            levels = self._level_of[kernel:stop].tolist()
-            return kernel + levels.index(max(levels))
-        return kernel + int(self._levels[kernel:stop].argmax())
+        stop = self._kernel + min(ahead or self._horizon, self._horizon)
+        if self._highest < 0 and stop == self._kernel + self._horizon:
+            self._highest = self._peak_until(stop)
+        return self._highest if 0 <= self._highest < stop else self._peak_until(stop)
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of that many kernels lacks, or the worst of all."""

@@ -306,7 +306,7 @@ class Steering:
                 self._division.start_kernel(kernel, queues, shortage, self._returned_by(kernel))
                 is_divided = True
             size = self._part(tensor, worst)
-            tier = self._division.place(tensor, size, away)
+            tier = self._division.place(tensor, size, away, worst)
             if tier is None:
                 if self._division.is_choosy:
                     continue
