@@ -246,7 +246,7 @@ def tiers_until_the_last(cycles, monkeypatch):
     (division, shortage), kernels, found = divided(cycles, monkeypatch, {}), 20, []
     while (tier := division.place(0, 1000, kernels, shortage.worst())) is not None:
         found.append(("host", "ssd")[tier])
-        shortage.add(kernels, -1000)
+        shortage.add(len(found), kernels, -1000)
     return found
 
 
@@ -651,9 +651,9 @@ def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, c
         for ahead in range(horizon)
     ]
     before = list(each)
-    for number, change in changes:
+    for tensor, (number, change) in enumerate(changes):
         ahead = max(1, until[number % len(until)])
-        shortage.add(ahead, change)
+        shortage.add(tensor, kernel + ahead, change)
         each[:ahead] = [lack + change for lack in each[:ahead]]
     assert shortage.worst() == max(each)
     assert shortage.of_next() == each[1]
@@ -665,7 +665,7 @@ def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, c
     steps = sorted(starts - {horizon})[2:]
     lacks = [max(each[start:stop]) for start, stop in pairwise([*steps, horizon])]
     assert [found.tolist() for found in shortage.later()] == [steps, lacks]
-    shortage.start_kernel(kernel)
+    shortage.take_back()
     assert shortage.worst() == max(before)
 
 
@@ -673,7 +673,9 @@ def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, c
     st.lists(st.integers(-5, 5), min_size=10, max_size=30),
     st.integers(2, 30),
     st.lists(
-        st.tuples(st.sampled_from(["go on", "add", "spare"]), st.integers(1, 30), st.integers(-4, 4)),
+        st.tuples(
+            st.sampled_from(["go on", "add", "take back", "spare"]), st.integers(1, 30), st.integers(-4, 4)
+        ),
         max_size=30,
     ),
 )
@@ -685,12 +687,16 @@ def test_peaks_that_are_known_follow_every_change(live, horizon, changes):
         live + live,
         [0] * 2 * len(live),
     )
-    for change, ahead, size in changes:
+    for number, (change, ahead, size) in enumerate(changes):
         if change == "go on":
-            kernel, added = min(kernel + 1, len(live) - 1), [0] * len(levels)
+            kernel = min(kernel + 1, len(live) - 1)
             shortage.start_kernel(kernel)
+        elif change == "take back":
+            added = [0] * len(levels)
+            shortage.take_back()
         elif change == "add":
-            shortage.add(ahead, size)
+            shortage.add(number, kernel + ahead, size)
+            shortage.add(number, kernel + ahead, size)  # which it does already
             added[kernel : kernel + ahead] = [one + size for one in added[kernel : kernel + ahead]]
         else:
             shortage.spare(kernel + ahead, size)

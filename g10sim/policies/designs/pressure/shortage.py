@@ -39,7 +39,7 @@ class Shortage:
         self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
         self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
         self._level_of = self._levels.data
-        self._added: dict[int, int] = {}
+        self._added: dict[int, tuple[int, int]] = {}
         self._highest = -1
 
     def start_iteration(self) -> None:
@@ -49,10 +49,7 @@ class Shortage:
         self._highest = -1
 
     def start_kernel(self, kernel: int) -> None:
-        """Go on to a kernel, or look at it again: what was added is gone."""
-        for until, size in self._added.items():
-            self.spare(until, size)
-        self._added.clear()
+        """Go on to a kernel."""
         if kernel == self._kernel + 1 and self._highest > self._kernel:
             last = kernel + self._horizon - 1
             if self._level_of[last] > self._level_of[self._highest]:
@@ -76,11 +73,17 @@ class Shortage:
             if levels[peak] >= levels[highest]:
                 self._highest = peak
 
-    def add(self, ahead: int, size_bytes: int) -> None:
-        """Let each of that many kernels lack more, as seen from this one."""
-        until = self._kernel + ahead
-        self._added[until] = self._added.get(until, 0) + size_bytes
-        self.spare(until, -size_bytes)
+    def add(self, tensor: int, until: int, size_bytes: int) -> None:
+        """Let the kernels before one lack the bytes of a tensor, too, if they do not yet."""
+        if self._added.get(tensor) != (until, size_bytes):
+            self._added[tensor] = until, size_bytes
+            self.spare(until, -size_bytes)
+
+    def take_back(self) -> None:
+        """Let no kernel lack what was added."""
+        for until, size in self._added.values():
+            self.spare(until, size)
+        self._added.clear()
 
     def _peak_until(self, stop: int) -> int:
         """Return the kernel that lacks most from this one to before another, of equals the first."""

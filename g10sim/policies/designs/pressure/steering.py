@@ -91,7 +91,7 @@ class Steering:
         if lack <= 0:
             return
         shortage = self._account.shortage
-        shortage.start_kernel(view.kernel)
+        shortage.take_back()
         yield from self._evictions(view, shortage, lack / self._machine.out_rate, wanted=inf)
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + leaving
@@ -247,11 +247,12 @@ class Steering:
         What has to return until then takes its room first: copies need more time than mapping.
         """
         kernel, leaving, sizes = view.kernel, self._leaving.total_bytes, self._sizes
-        is_easy = not leaving and not self._account.absent
-        is_easy = is_easy and shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
-        asked = self._asked.intersection(soon)
+        is_easy, asked = False, self._asked.intersection(soon)
+        if not leaving and not self._account.absent:
+            shortage.take_back()
+            is_easy = shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
         for tensor in asked if not is_easy else ():
-            shortage.add(soon[tensor], sizes[tensor])
+            shortage.add(tensor, kernel + soon[tensor], sizes[tensor])
         room: int | None = None
         for tensor in [tensor for tensor in soon if tensor not in asked]:
             if not (is_easy or self._may_come(shortage, kernel, tensor, soon[tensor])):
@@ -267,7 +268,7 @@ class Steering:
                 room -= absent
                 self._asked.add(tensor)
                 if not is_easy:
-                    shortage.add(soon[tensor], sizes[tensor])
+                    shortage.add(tensor, kernel + soon[tensor], sizes[tensor])
                 yield Fetch(tensor)
 
     def _may_come(self, shortage: Shortage, kernel: int, tensor: int, ahead: int) -> bool:
