@@ -38,6 +38,8 @@ class Recency:
         self.merge_pages = MERGE_PAGES
         self._runs: list[Run] = []
         self._head = 0
+        self._gap = range(0)
+        """Places of a stretch of empty runs, the longest that a walk has met."""
         self._compact_at = _COMPACT_AT
         self._scan: int | None = 0
         self._scanned: Run | None = None
@@ -119,6 +121,8 @@ class Recency:
         self._runs[place : place + 1] = runs
         if self._scan is not None and self._scan > place:
             self._scan += len(runs) - 1
+        if place < self._gap.start:
+            self._gap = range(self._gap.start + len(runs) - 1, self._gap.stop + len(runs) - 1)
         chunk.group, chunk.loose = None, set(chunk.members)
 
     def _latest(self) -> Iterator[tuple[int, Run, int, int]]:
@@ -218,6 +222,7 @@ class Recency:
         own.append(run)
         if self._scan is not None:
             self._scan = max(self._scan, self._head)
+        self._gap = range(0)
         if self._head:
             self._head -= 1
             self._runs[self._head] = run
@@ -270,17 +275,22 @@ class Recency:
 
     def _next_outside(self, place: int, tensors: Container[int]) -> int | None:
         """Return the place of the first run from one on whose tensor is not in ``tensors``, or None."""
-        runs = self._runs
+        runs, since = self._runs, place
         while place < len(runs):
             run = runs[place]
-            if run.count:
-                if not isinstance(run, Group):
-                    if run.tensor not in tensors:
-                        return place
-                elif not all(tensor in tensors for tensor, count in run.entries() if count):
-                    self._unfold(run)
-                    continue
+            if not run.count:
+                place = self._gap.stop if place in self._gap else place + 1
+                continue
+            if place - since > len(self._gap):
+                self._gap = range(since, place)
+            if not isinstance(run, Group):
+                if run.tensor not in tensors:
+                    return place
+            elif not all(tensor in tensors for tensor, count in run.entries() if count):
+                self._unfold(run)
+                continue
             place += 1
+            since = place
         return None
 
     def restart_scan(self) -> None:
@@ -335,7 +345,7 @@ class Recency:
         if scan is not None:
             self._scan = scan - head if scan <= head else 1 + bisect_left(kept, scan) + max(0, scan - end)
         runs[:end] = [runs[head], *map(runs.__getitem__, kept)]
-        self._head = 0
+        self._head, self._gap = 0, range(0)
         self._compact_at = max(_COMPACT_AT, 2 * len(runs))
 
     def oldest_of(self, tensor: int) -> Run | None:
