@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -39,9 +40,9 @@ class AddressMap:
     """Addresses of an iteration in the steady state, as ranges of whole pages, numbered from 0.
 
     A *stay* is a tensor at ``ranges`` from a kernel on: those from ``born[k]`` to ``born[k + 1]`` begin with
-    kernel k, persistent tensors before ``born[0]``. ``sides`` are the ranges that kernels read
-    and write, ``dying`` the tensors that are dead after them. ``trace`` has ranges in place of tensors;
-    ``chunks`` are the ranges that lie together in one chunk of the driver. Source: PyTorch's
+    kernel k, persistent tensors before ``born[0]``. ``sides`` are the ranges that kernels read and write,
+    ``touched`` both, each once, ``dying`` the tensors that are dead after them. ``trace`` has ranges in place
+    of tensors; ``chunks`` are the ranges that lie together in one chunk of the driver. Source: PyTorch's
     CUDACachingAllocator, on whose managed memory DeepUM (ASPLOS 2023, section 5) runs.
     """
 
@@ -49,6 +50,7 @@ class AddressMap:
     tenants: Sequence[int]
     born: Sequence[int]
     sides: Sequence[Sides]
+    touched: Sequence[tuple[int, ...]]
     dying: Sequence[Sequence[int]]
     trace: Trace
     chunks: Sequence[Sequence[int]]
@@ -88,11 +90,13 @@ def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec
     births = [stay.birth for stay in stays]  # ascending
     born = [bisect_left(births, kernel) for kernel in range(len(trace.kernels) + 1)]
     sides = _sides(trace, [stay.tensor for stay in stays], ranges, born)
+    touched = {one: tuple(dict.fromkeys(chain(*one))) for one in sides}
     return AddressMap(
         ranges=ranges,
         tenants=array("q", (stay.tensor for stay in stays)),
         born=array("q", born),
         sides=sides,
+        touched=[touched[one] for one in sides],
         dying=released_after(trace),
         trace=_mapped(trace, blocks, page_bytes, sides),
         chunks=_shared_chunks(blocks, chunks, max(1, chunk_bytes // page_bytes)),

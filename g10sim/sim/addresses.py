@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from g10sim.sim.address_map import AddressMap, Sides
 from g10sim.trace.model import Kernel, Trace
-from g10sim.trace.repetition import each
+from g10sim.trace.repetition import each, named
 
 
 class OwnAddresses:
@@ -39,6 +39,10 @@ class OwnAddresses:
     def sides(self, kernel: Kernel) -> Sides:
         """Return the ranges that a kernel reads, and those that it writes."""
         return kernel.inputs, kernel.outputs
+
+    def touched(self) -> Sequence[tuple[int, ...]]:
+        """Return the ranges that each kernel needs on the GPU, those that it reads first."""
+        return list(named(self.trace.kernels, attrgetter("tensors")))
 
     def is_dead(self, place: int) -> bool:
         """Return whether nobody will read what lies at a range."""
@@ -102,6 +106,10 @@ class PooledAddresses(OwnAddresses):
     def sides(self, kernel: Kernel) -> Sides:
         """Return the ranges that a kernel reads, and those that it writes."""
         return self._map.sides[kernel.id]
+
+    def touched(self) -> Sequence[tuple[int, ...]]:
+        """Return the ranges that each kernel needs on the GPU, those that it reads first."""
+        return self._map.touched
 
     def enter(self, kernel: int) -> Sequence[int]:
         """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""

@@ -319,7 +319,7 @@ class ContiguousRun(JobRun):
         super().__init__(context)
         self._dying = released_after(context.job.trace)
 
-    def _own_fetching(self) -> Fetching:
+    def _own_fetching(self, touched: Sequence[tuple[int, ...]]) -> Fetching:
         return WholeFetching(self.context, self._view, self._reactions)
 
     def _occupy(self) -> Generator[Event, Any, None]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any
 
 from simpy import Event
@@ -37,7 +36,6 @@ from g10sim.sim.stages.working_set import (
 )
 from g10sim.sim.view import make_view
 from g10sim.trace.model import Device, Kernel
-from g10sim.trace.repetition import named
 
 
 class JobRun:
@@ -46,8 +44,6 @@ class JobRun:
     def __init__(self, context: JobContext) -> None:
         job, machine, memory, behaviour = context.job, context.machine, context.memory, context.behaviour
         trace, executed, clock = job.trace, context.executed, machine.system.gpu.clock
-        seen = context.addresses.trace
-        check_working_sets(seen, memory)
         self.context, self.job, self.memory, self.addresses = context, job, memory, context.addresses
         self._executed, self._number, self._machine = executed, context.number, machine
         self._fabric, self._clock, self._behaviour = context.fabric, context.fabric.clock, behaviour
@@ -73,7 +69,9 @@ class JobRun:
         self._reacts = self._reactions.has("on_kernel_start")
         self._reacts_at_end = self._reactions.has("on_kernel_end")
         self._replans = self._reactions.has("on_iteration_start")
-        self._fetching = self._own_fetching()
+        touched = context.addresses.touched()
+        check_working_sets(context.addresses.trace, touched, memory)
+        self._fetching = self._own_fetching(touched)
         self._tensors = self._fetching.tensors
         self._releases = (
             behaviour.dead_tensors == "released"
@@ -87,9 +85,8 @@ class JobRun:
         self._victims = victim_rule(context, self._recomputation.dropped, self._view, nominate)
         self._computes_since: int | None = None
 
-    def _own_fetching(self) -> Fetching:
-        tensors = list(named(self.addresses.trace.kernels, attrgetter("tensors")))
-        return Fetching(self.context, self._view, tensors)
+    def _own_fetching(self, touched: Sequence[tuple[int, ...]]) -> Fetching:
+        return Fetching(self.context, self._view, touched)
 
     @property
     def kernel(self) -> int:
@@ -154,7 +151,8 @@ class JobRun:
             if kernel.device is not Device.GPU:
                 self._launch(iteration, kernel, start, waits, moves)
                 continue
-            yield from self._reserve(kernel, waits)
+            if self._gpu.working_sets is not None:
+                yield from self._reserve(kernel, waits)
             with self._alter():
                 self._begin(iteration, kernel, moves)
             if self._recomputation.dropped:
@@ -295,12 +293,15 @@ class JobRun:
         memory = self.memory
         memory.protect(frozenset())
         memory.bring_in()
-        memory.touch(*self.addresses.enter(kernel.id))
+        if reclaimed := self.addresses.enter(kernel.id):
+            memory.touch(*reclaimed)
         self._view.enter(iteration, kernel.id)
         self._recomputation.kernel_starts(kernel)
         self._computes_since = None
         self._hold(kernel)
-        self._migrator.perform(self._delayed.hold(iteration, kernel.id, moves))
+        self._delayed.enter(iteration, kernel.id)
+        if moves:
+            self._migrator.perform(self._delayed.hold(moves))
         if self._reacts:
             self._reactions.react("on_kernel_start")
         if self._behaviour.recency == "use":
@@ -351,7 +352,7 @@ class JobRun:
 
         Returns when it has computed, and when all is done.
         """
-        used = self._in_place.begin(self.job.trace.kernels[kernel.id])
+        used = self._in_place.begin(kernel.id)
         yield from self._gpu.compute.run(self._number, cycles, self.job.priority)
         computed = self._clock.cycle
         if used:

@@ -213,9 +213,12 @@ class DelayedMoves:
         now = self._clock.cycle
         return tuple((cycle - now, move) for cycle, move in self._pending.values())
 
-    def hold(self, iteration: int, kernel: int, moves: Iterable[Planned]) -> list[Move]:
-        """Keep the moves that are due later than at the start of this kernel; return the others."""
+    def enter(self, iteration: int, kernel: int) -> None:
+        """Note which kernel starts now."""
         self._position = iteration * self._kernels + kernel
+
+    def hold(self, moves: Iterable[Planned]) -> list[Move]:
+        """Keep the moves that are due later than at the start of the kernel; return the others."""
         due = []
         for planned in moves:
             if planned.delay_cycles:

@@ -22,16 +22,17 @@ class InPlace:
     def __init__(self, context: JobContext) -> None:
         self._job, self._gpu = context.number, context.gpu
         self._memory, self._addresses = context.memory, context.addresses
+        self._kernels = context.job.trace.kernels
         self._fabric, self._recorder = context.fabric, context.machine.recorder
 
-    def begin(self, kernel: Kernel) -> list[Message]:
+    def begin(self, kernel: int) -> list[Message]:
         """Start what a kernel reads and writes where it lies; returns nothing where that is nothing."""
         if not self._memory.in_place:
             return []
         transfers, traffic, now = self._fabric.transfers, self._memory.traffic, self._fabric.now
         if not isinstance(transfers, FluidTransfers):
             raise InvariantError("a kernel uses tensors where they lie without transfers that can do it")
-        found = list(self._accesses(kernel))
+        found = list(self._accesses(self._kernels[kernel]))
         messages: list[Message] = []
         with self._fabric.alter(self._job):
             for tier, read, written in found:

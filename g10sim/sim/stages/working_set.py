@@ -18,11 +18,11 @@ from g10sim.trace.repetition import each, named
 from g10sim.units import format_bytes
 
 
-def check_working_sets(trace: Trace, memory: Residency) -> None:
-    """Check that every kernel's working set fits the GPU. Raises CapacityError."""
+def check_working_sets(trace: Trace, touched: Iterable[tuple[int, ...]], memory: Residency) -> None:
+    """Check that what every kernel touches fits the GPU. Raises CapacityError."""
     pages, page_bytes = memory.sizes, memory.page_bytes
     capacity = memory.frames.capacity_pages
-    for number, tensors in enumerate(named(trace.kernels, attrgetter("tensors"))):
+    for number, tensors in enumerate(touched):
         needed = sum([pages[tensor] for tensor in tensors])
         if needed > capacity:
             kernel = trace.kernels[number]
