@@ -317,19 +317,27 @@ def _take_all(share: Share) -> None:
         left = link.left // links.count(link)
         if narrowest is None or left < level:
             narrowest, level = link, left
+    _take(share, narrowest, level)
+    for link in links:
+        link.left -= share.rate
+
+
+def _take(share: Share, narrowest: Link | None, level: int) -> None:
+    """Give a flow the rate that its narrowest link has for it, at most its limit."""
     if narrowest is None or (share.limit and share.limit <= level):
         share.rate, share.bottleneck = share.limit, None
     else:
         share.rate, share.bottleneck = level, narrowest
-    for link in share.links:
-        link.left -= share.rate
 
 
 def share_alone(share: Share) -> None:
     """Give the only flow there is all that its links can carry."""
-    for link in share.links:
-        link.left = link.capacity
-    _take_all(share)
+    narrowest, level, links = None, 0, share.links
+    for link in links:
+        part = link.capacity // links.count(link)
+        if narrowest is None or part < level:
+            narrowest, level = link, part
+    _take(share, narrowest, level)
 
 
 def share_in_order(shares: Sequence[Share]) -> None:

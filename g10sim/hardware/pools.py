@@ -39,12 +39,14 @@ class Watched:
     def note_peak(self) -> None:
         """Note how much is in use: those with lower peaks have one in common from then on."""
         used, found = self.used, self._observers
-        if used > self.least_peak:
-            lower = [found.pop(peak) for peak in list(found) if peak < used]
-            if lower:
-                lower[0].update(found.pop(used, ()), *lower[1:])
-                found[used] = lower[0]
-            self.least_peak = used
+        if used <= self.least_peak:
+            return
+        if len(found) == 1:
+            found[used] = found.popitem()[1]
+        elif lower := [found.pop(peak) for peak in list(found) if peak < used]:
+            lower[0].update(found.pop(used, ()), *lower[1:])
+            found[used] = lower[0]
+        self.least_peak = used
 
 
 FlashSnapshot = tuple[int, ...]

@@ -205,11 +205,11 @@ class Fabric:
     def _looking(self) -> list[int]:
         """Return the waits that may be over; what they look at is counted."""
         alone = self._alone
-        found = [alone[job] for job in self.transfers.news(alone.keys())]
+        found = [alone[job] for job in self.transfers.news(alone)]
         if len(alone) < len(self._waiting):
             self.transfers.count_moves()
             found += self._waiting.keys() - alone.values()
-        return sorted(found)
+        return sorted(found) if len(found) > 1 else found
 
     def _look(self, now: int) -> int | None:
         """Wake those whose wait is over; return the next change that others wait for."""

@@ -11,12 +11,14 @@ from itertools import chain
 from typing import TypeAlias
 
 from g10sim.hardware.flash.pool import FlashPool
-from g10sim.hardware.pools import Pool
+from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.flows import Flow, Site, Sites
 from g10sim.records import Location
 
-_Place: TypeAlias = tuple[str, int | str]
-_Rooms: TypeAlias = dict[_Place, tuple[int, list[Flow]]]
+_Room: TypeAlias = Run | Frames | Pool
+_Rooms: TypeAlias = dict[_Room, list[Flow]]
+"""Flows by what they use up: a victim, empty pages of a GPU, or those of a tier."""
 
 
 class NextChange:
@@ -61,7 +63,7 @@ class NextChange:
             soonest, rooms = self._rooms_of(own)
             if soonest is None:
                 continue
-            shared = (now + self._cycles_together(users, room) for room, users in rooms.values())
+            shared = (now + self._cycles_together(users, _pages(room)) for room, users in rooms.items())
             self._earliest[gpu] = min([now + soonest, *shared])
             heappush(self._coming, (self._earliest[gpu], gpu))
             needs_room = any(flow.source != Location.GPU and flow.victim is None for flow in own)
@@ -132,8 +134,11 @@ class NextChange:
         """Cycles until something that these flows use is used up."""
         soonest, rooms = self._rooms_of(flows)
         refilled = self._refilled_room(rooms, flows)
-        for place, (room, users) in rooms.items():
-            cycles = self._cycles_of_turn(users) if place == refilled else self._cycles_for_all(users, room)
+        for room, users in rooms.items():
+            if room is refilled:
+                cycles = self._cycles_of_turn(users)
+            else:
+                cycles = self._cycles_for_all(users, _pages(room))
             if soonest is None or cycles < soonest:
                 soonest = cycles
         return soonest
@@ -149,13 +154,11 @@ class NextChange:
             if soonest is None or cycles < soonest:
                 soonest = cycles
             if flow.victim is not None:
-                rooms.setdefault(("victim", id(flow.victim)), (flow.victim.count, []))[1].append(flow)
+                rooms.setdefault(flow.victim, []).append(flow)
             elif flow.source != Location.GPU and not flow.follows:
-                room = flow.lane.site.memory.frames.free
-                rooms.setdefault(("gpu", flow.lane.gpu), (room, []))[1].append(flow)
-            pool = flow.filled
-            if pool is not None:
-                rooms.setdefault(("tier", pool.name), (pool.free, []))[1].append(flow)
+                rooms.setdefault(flow.lane.site.memory.frames, []).append(flow)
+            if flow.filled is not None:
+                rooms.setdefault(flow.filled, []).append(flow)
         return soonest, rooms
 
     def _cycles_of_turn(self, users: list[Flow]) -> int:
@@ -174,19 +177,20 @@ class NextChange:
             return memory.recency.merge_pages
         return first.run.count if first.source == Location.GPU else memory.merging(first.run.tensor)
 
-    def _refilled_room(self, rooms: _Rooms, flows: list[Flow]) -> _Place | None:
+    def _refilled_room(self, rooms: _Rooms, flows: list[Flow]) -> _Room | None:
         """Return the smallest room that is always made before its users need it.
 
         It is one room alone: that those who make it go on is known only while they need no such room.
         """
-        if self._is_observed:
+        if self._is_observed or not any(flow.source == Location.GPU for flow in flows):
             return None
-        for place, (_, users) in sorted(rooms.items(), key=lambda entry: entry[1][0]):
-            if place[0] == "gpu" and self._is_refilled(users, flows):
-                return place
-            if place[0] == "tier" and len(users) == 1 and self._is_drained(users[0], flows):
+        for room in sorted(rooms, key=_pages):
+            users = rooms[room]
+            if isinstance(room, Frames) and self._is_refilled(users, flows):
+                return room
+            if isinstance(room, Pool) and len(users) == 1 and self._is_drained(users[0], flows):
                 self.last = users[0]
-                return place
+                return room
         return None
 
     def _is_refilled(self, users: list[Flow], flows: list[Flow]) -> bool:
@@ -251,8 +255,14 @@ class NextChange:
         """Return the cycles until a flow has moved that many pages, at least one."""
         return max(1, -(-(pages * self._page_work - flow.progress) // flow.rate))
 
+    def _cycles_of_one(self, flow: Flow, pages: int) -> int:
+        """Cycles until a flow has moved that many pages, but at least one page."""
+        return self.cycles_for(flow, max(pages, flow.progress // self._page_work + 1))
+
     def _cycles_for_all(self, flows: list[Flow], pages: int) -> int:
         """Cycles until flows together have moved that many pages, but at least one page."""
+        if len(flows) == 1:
+            return self._cycles_of_one(flows[0], pages)
         first = min([self.cycles_for(flow, flow.progress // self._page_work + 1) for flow in flows])
         return max(first, self._cycles_together(flows, pages))
 
@@ -281,6 +291,11 @@ class NextChange:
             pages = min(pages, flow.lane.site.memory.frames.free)
         pool = flow.filled
         return pages if pool is None or pages <= pool.free else pool.free
+
+
+def _pages(room: _Room) -> int:
+    """Return the pages of a victim, or the empty ones."""
+    return room.count if isinstance(room, Run) else room.free
 
 
 def _sooner(one: int | None, other: int | None) -> int | None:

@@ -99,8 +99,10 @@ class Site:
 
     def begin(self, now: int) -> None:
         """Let flows move at the rates that they have; pages cross the GPU's link, unless they are new."""
-        self.is_busy = any(flow.rate and (flow.source or flow.target) for flow in self.flows)
-        self.until = now
+        self.until, self.is_busy = now, False
+        for flow in self.flows:
+            if flow.rate and (flow.source or flow.target):
+                self.is_busy = True
 
     def busy_until(self, now: int) -> int:
         """Return the cycles up to ``now`` during which pages crossed the GPU's link."""

@@ -343,12 +343,12 @@ class FluidTransfers(Transfers):
 
     def _move_pages(self, site: Site) -> None:
         """Let whole pages of a job change place that have moved since this was last done."""
-        start, flows, work, whole_pages = site.until, site.flows, self._page_work, self._next.whole_pages
+        start, flows, work = site.until, site.flows, self._page_work
         site.busy_cycles, site.until = site.busy_until(self._now), self._now
         for flow in flows:
             flow.progress += flow.rate * (self._now - start)
         for flow in self._next.in_turn(flows):
-            pages = whole_pages(flow)
+            pages = self._next.whole_pages(flow)
             flow.progress -= pages * work
             if flow.follows and flow.progress >= work:
                 flow.progress = 0

@@ -87,12 +87,13 @@ class Rates:
         accesses = [message for message in messages if message.is_access]
         if accesses:
             self._serve_kernels(accesses, flows, messages)
-        self._share([flow for flow in flows if flow.rank == DEMAND])
-        sent = [message for message in messages if not message.is_access]
-        self._share([flow for flow in flows if flow.rank == EVICT], sent)
-        prefetches = [flow for flow in flows if flow.rank == PREFETCH]
-        self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
-        self._share(prefetches)
+        ranked: list[list[Flow]] = [[], [], []]
+        for flow in flows:
+            ranked[flow.rank].append(flow)
+        self._share(ranked[DEMAND])
+        self._share(ranked[EVICT], [message for message in messages if not message.is_access])
+        self._limit_followers(ranked[EVICT], [flow for flow in ranked[PREFETCH] if flow.follows])
+        self._share(ranked[PREFETCH])
         for access in accesses:
             access.take_more()
 
@@ -123,6 +124,8 @@ class Rates:
 
     def _share(self, flows: list[Flow], messages: Sequence[Message] = ()) -> None:
         """Give flows of equal rank their rates, in the order or fairness that the links serve them in."""
+        if not flows and not messages:
+            return
         if self._service == "fair":
             share_max_min([*flows, *messages])
             return
@@ -163,10 +166,10 @@ class Rates:
         return run.stamp
 
     @staticmethod
-    def _limit_followers(flows: list[Flow], followers: list[Flow]) -> None:
+    def _limit_followers(evictions: list[Flow], followers: list[Flow]) -> None:
         """Share the rate of each job's planned evictions among its prefetches that wait for their room."""
         for flow in followers:
             site = flow.lane.site
-            emptied = sum(other.rate for other in flows if other.rank == EVICT and other.lane.site is site)
+            emptied = sum(other.rate for other in evictions if other.lane.site is site)
             rivals = sum(other.lane.site is site for other in followers)
             flow.limit = max(1, emptied // rivals)

@@ -49,7 +49,8 @@ class Fetching:
             yield from self.synchronize(waits)
         with self._fabric.alter(self._number):
             for tensor in tensors:
-                self._transfers.demand(self._number, tensor)
+                if memory.idle[tensor] < memory.sizes[tensor]:
+                    self._transfers.demand(self._number, tensor)
             memory.traffic.faults += execution.faulting_pages
         clock, moving = self._clock, memory.moving
         since, reason = clock.cycle, self._reason()
