@@ -156,9 +156,11 @@ class _Simulation:
         checker = (
             Checker(streams_working_set=streams, steps=lambda: transfers.events) if setup.check else None
         )
-        fabric = Fabric(Clock(), transfers, self._door)
+        jobs = workload.jobs
+        is_one = len(jobs) == 1 and not (jobs[0].trace.cpu_kernels or jobs[0].trace.link_kernels)
+        fabric = Fabric(Clock(one_process=is_one), transfers, self._door)
         cpus = [Allotment(fabric.clock, 1) for _ in system.host.sockets or (None,)]
-        alike, several = are_replicas(workload), len(workload.jobs) > 1
+        alike, several = are_replicas(workload), len(jobs) > 1
         self._machine = Machine(
             fabric,
             system,

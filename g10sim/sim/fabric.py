@@ -36,7 +36,18 @@ _schedule = Environment.schedule
 
 
 class Clock(Environment):
-    """SimPy's environment with events that belong to a phase of their cycle."""
+    """SimPy's environment with events that belong to a phase of their cycle.
+
+    With ``one_process``, time goes on at once where nothing happens before what that waits for.
+    """
+
+    def __init__(self, *, one_process: bool = False) -> None:
+        super().__init__()
+        self.one_process = one_process
+        self.past = Event(self)
+        """An event that has happened: who waits for it goes on at once."""
+        self.past.callbacks = None  # type: ignore[assignment]  # as SimPy marks what has happened
+        self.past._ok, self.past._value = True, None
 
     def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
         """Let an event happen after ``delay`` cycles, in its own phase if it has one."""
@@ -47,9 +58,16 @@ class Clock(Environment):
         """Current cycle."""
         return self._now  # type: ignore[return-value]  # all delays are whole cycles
 
-    def skip_to(self, cycle: int) -> None:
-        """Go on to a cycle before and at which no event happens."""
+    def skip_to(self, cycle: int) -> bool:
+        """Go on to a cycle at once if no event happens before or at it; return whether that is so."""
+        if self._queue and self._queue[0][0] <= cycle:
+            return False
         self._now = cycle
+        return True
+
+    def after(self, cycles: int) -> Event:
+        """Return an event that happens after some cycles."""
+        return self.past if self.one_process and self.skip_to(self.cycle + cycles) else self.timeout(cycles)
 
 
 class Timer(Timeout):
@@ -64,7 +82,7 @@ class Timer(Timeout):
 class _Wait(NamedTuple):
     """A wait as ``Fabric.until`` begins it."""
 
-    event: Event
+    event: Event | None
     job: int | None
     done: Callable[[], bool]
     stuck: Callable[[], str | G10SimError]
@@ -153,11 +171,18 @@ class Fabric:
         the error that it is. Victims are chosen again for a waiting ``job``. If ``is_alone``, ``done``
         looks at the memory and the links of that job alone, and is called where these may have changed.
         """
-        event, number = self.clock.event(), next(self._numbers)
-        self._waiting[number] = _Wait(event, job, done, stuck)
+        clock, number = self.clock, next(self._numbers)
+        goes_on = clock.one_process and self._watch is None
+        wait = self._waiting[number] = _Wait(None if goes_on else clock.event(), job, done, stuck)
         if is_alone and job is not None:
             self._alone[job] = number
-        self._visit()
+        self._visit(nobody_acts=goes_on)
+        if wait.event is not None:
+            return wait.event
+        if number not in self._waiting:
+            return clock.past
+        event = clock.event()
+        self._waiting[number] = wait._replace(event=event)
         return event
 
     def explain_deadlock(self) -> G10SimError | None:
@@ -181,8 +206,7 @@ class Fabric:
         now = self.clock.cycle
         self.transfers.advance(now, ())
         change = self._look(now)
-        while nobody_acts and change is not None and change < self.clock.peek():
-            self.clock.skip_to(change)
+        while nobody_acts and change is not None and self.clock.skip_to(change):
             self.transfers.advance(change, ())
             change = self._look(change)
         self._arm(change)
@@ -217,7 +241,8 @@ class Fabric:
             event, job, done, _ = self._waiting[number]
             if done():
                 del self._waiting[number]
-                event.succeed()
+                if event is not None:
+                    event.succeed()
                 if job is not None:
                     self._alone.pop(job, None)
                     self._altered.add(job)

@@ -135,6 +135,24 @@ def test_phases_of_a_cycle_follow_each_other():
     assert [phase.name for phase in Phase] == ["COMPUTED", "KERNELS", "TRANSFERS", "TURNS"]
 
 
+def test_time_goes_on_at_once_for_one_process_up_to_what_else_happens():
+    clock = Clock(one_process=True)
+    assert clock.after(5) is clock.past
+    assert clock.cycle == 5
+    clock.timeout(3)
+    assert not clock.after(3).processed
+    assert clock.cycle == 5
+    assert clock.after(2) is clock.past
+    assert clock.cycle == 7
+
+
+def test_a_wait_of_the_only_process_is_over_when_it_begins_to_wait():
+    fabric = Fabric(Clock(one_process=True), Scripted(10, 20), Door(is_open=False))
+    waiting = fabric.until(lambda: not fabric.transfers.changes, lambda: "")
+    assert waiting.processed
+    assert fabric.clock.cycle == 20
+
+
 def test_processes_belong_to_the_kernels_of_a_cycle():
     clock, happened = Clock(), []
     Timer(clock, Phase.TRANSFERS, 7, lambda timer: happened.append("transfers"))
