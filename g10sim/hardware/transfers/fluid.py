@@ -203,9 +203,10 @@ class FluidTransfers(Transfers):
         """Return which jobs may have other queues, flows or rates than before, and count their moves."""
         if len(self._sites) == 1:
             return jobs
-        if not self._is_shared and not self._sites.stale.issuperset(jobs):
+        stale = self._sites.stale
+        if not self._is_shared and (len(stale) < len(jobs) or not stale.issuperset(jobs)):
             self._share()
-        found = (self._sites.stale | self._sites.news).intersection(jobs)
+        found = {job for job in stale | self._sites.news if job in jobs}
         self._sites.news -= found
         self._count(found)
         return found
