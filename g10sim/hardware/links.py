@@ -267,14 +267,15 @@ class Topology:
             for link in edge.directions
         ]
 
-    def path_bandwidth(self, gpu: int, source: Location) -> int:
-        """Rate of an otherwise idle path into a GPU, in bytes/second."""
-        return min(link.capacity for link in self.inward(gpu, source))
-
     def reset(self) -> None:
         """Give every link its whole capacity back."""
         for link in self.links:
             link.left = link.capacity
+
+
+def bandwidth_of(path: Sequence[Link]) -> int:
+    """Return the rate of an otherwise idle path, in bytes/second."""
+    return min([link.capacity for link in path])
 
 
 def share_max_min(shares: Sequence[Share]) -> None:
@@ -294,8 +295,7 @@ def share_max_min(shares: Sequence[Share]) -> None:
         for share in active:
             if share.stops_at(level, bottleneck):
                 share.rate, share.bottleneck = level, bottleneck
-                for link in share.links:
-                    link.left -= level
+                share.use_links()
             else:
                 still.append(share)
         active = still
@@ -317,27 +317,18 @@ def _take_all(share: Share) -> None:
         left = link.left // links.count(link)
         if narrowest is None or left < level:
             narrowest, level = link, left
-    _take(share, narrowest, level)
-    for link in links:
-        link.left -= share.rate
-
-
-def _take(share: Share, narrowest: Link | None, level: int) -> None:
-    """Give a flow the rate that its narrowest link has for it, at most its limit."""
     if narrowest is None or (share.limit and share.limit <= level):
         share.rate, share.bottleneck = share.limit, None
     else:
         share.rate, share.bottleneck = level, narrowest
+    share.use_links()
 
 
 def share_alone(share: Share) -> None:
     """Give the only flow there is all that its links can carry."""
-    narrowest, level, links = None, 0, share.links
-    for link in links:
-        part = link.capacity // links.count(link)
-        if narrowest is None or part < level:
-            narrowest, level = link, part
-    _take(share, narrowest, level)
+    for link in share.links:
+        link.left = link.capacity
+    _take_all(share)
 
 
 def share_in_order(shares: Sequence[Share]) -> None:

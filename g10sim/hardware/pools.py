@@ -49,32 +49,36 @@ class Watched:
         self.least_peak = used
 
 
+class Pages(Watched):
+    """Pages of a memory, of which some are free."""
+
+    def __init__(self, capacity_pages: int) -> None:
+        self.capacity_pages = self.free = capacity_pages
+        super().__init__()
+
+    @property
+    def used(self) -> int:
+        """Pages in use."""
+        return self.capacity_pages - self.free
+
+
 FlashSnapshot = tuple[int, ...]
 
 
-class Pool(Watched):
+class Pool(Pages):
     """Pages of a memory tier, shared by all GPUs; their ``owner`` is the memory of the job that has them."""
 
     keeps_copies = True
     """True if pages that went to a GPU may lie here again without being written."""
 
     def __init__(self, tier: Tier, page_bytes: int, capacity_pages: int | None = None) -> None:
-        if capacity_pages is None:
-            capacity_pages = tier.capacity // page_bytes
+        super().__init__(tier.capacity // page_bytes if capacity_pages is None else capacity_pages)
         self.tier, self.name = tier, tier.words
-        self.capacity_pages = capacity_pages
-        self.free = capacity_pages
         self.page_bytes, self.reserved_pages = page_bytes, 0
-        super().__init__()
 
     def peak(self, observer: int) -> int:
         """Return the most in use since an observer began to watch, at least what is reserved all the time."""
         return max(super().peak(observer), self.reserved_pages)
-
-    @property
-    def used(self) -> int:
-        """Pages in use."""
-        return self.capacity_pages - self.free
 
     def reserve(self, count: int) -> None:
         """Count pages as in use all the time that nothing is put into."""
@@ -120,16 +124,9 @@ class Pool(Watched):
         return None
 
 
-class Frames(Watched):
+class Frames(Pages):
     """The pages of one GPU, whichever jobs use them, and one clock for the eviction orders of all jobs."""
 
     def __init__(self, capacity_pages: int) -> None:
-        self.capacity_pages = capacity_pages
-        self.free = capacity_pages
+        super().__init__(capacity_pages)
         self.clock = counter()
-        super().__init__()
-
-    @property
-    def used(self) -> int:
-        """Pages in use."""
-        return self.capacity_pages - self.free

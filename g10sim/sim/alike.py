@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from g10sim.config.system import SystemSpec
+from g10sim.sim.accounts.iterations import are_replicas
 from g10sim.trace.workload import Workload
 
 Group = frozenset[int]
@@ -21,19 +22,14 @@ def one_group(workload: Workload, system: SystemSpec) -> Workload:
     memory is enough for all.
     """
     gpus = [job.gpu for job in workload.jobs]
-    if not (_jobs_are_alike(workload) and _shares_only_links(workload, system)):
+    is_alike = are_replicas(workload) and workload.variation is None
+    if not (is_alike and _shares_only_links(workload, system)):
         return workload
     groups = _groups(system, frozenset(gpus))
     if len({_shape(system, group) for group in groups}) > 1:
         return workload
     first = min(groups, key=min)
     return replace(workload, jobs=tuple(job for job in workload.jobs if job.gpu in first))
-
-
-def _jobs_are_alike(workload: Workload) -> bool:
-    kinds = {(id(job.trace), job.arrival_cycles, job.iterations) for job in workload.jobs}
-    apart = len({job.gpu for job in workload.jobs}) == len(workload.jobs)
-    return apart and len(kinds) == 1 and workload.variation is None
 
 
 def _shares_only_links(workload: Workload, system: SystemSpec) -> bool:

@@ -184,13 +184,10 @@ class _Simulation:
 
     def _gradient_exchange(self, workload: Workload) -> GradientExchange | None:
         """Return what data-parallel replicas exchange gradients by. Raises ConfigError for what cannot be."""
-        transfers, spec = self._machine.fabric.transfers, workload.exchange
+        spec = workload.exchange
         if spec is None:
             return None
-        if not isinstance(transfers, FluidTransfers):
-            raise ConfigError(
-                "workload.replicas: found with compat.transfers 'batched'; allowed: fluid transfers"
-            )
+        transfers = self._fluid_transfers("workload.replicas: found")
         gpus = [job.gpu for job in workload.jobs]
         if len(set(gpus)) < len(gpus) or len({id(job.trace) for job in workload.jobs}) > 1:
             raise ConfigError(
@@ -201,15 +198,17 @@ class _Simulation:
 
     def _stage_transfers(self, workload: Workload) -> StageTransfers | None:
         """Return what stages of a pipeline send to each other by. Raises ConfigError for what cannot be."""
-        transfers = self._machine.fabric.transfers
         if not any(job.trace.link_kernels for job in workload.jobs):
             return None
-        if not isinstance(transfers, FluidTransfers):
-            raise ConfigError(
-                "workload.jobs: found stages of a pipeline with compat.transfers 'batched'; allowed: fluid "
-                "transfers"
-            )
+        transfers = self._fluid_transfers("workload.jobs: found stages of a pipeline")
         return StageTransfers(workload.jobs, self._machine.fabric, transfers)
+
+    def _fluid_transfers(self, found: str) -> FluidTransfers:
+        """Return the transfers, which have to send messages. Raises ConfigError where they send none."""
+        transfers = self._machine.fabric.transfers
+        if not isinstance(transfers, FluidTransfers):
+            raise ConfigError(f"{found} with compat.transfers 'batched'; allowed: fluid transfers")
+        return transfers
 
     def _job_runs(
         self,

@@ -12,7 +12,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.hardware.bounds import bound_machine
 from g10sim.hardware.door import Door
-from g10sim.hardware.links import Topology
+from g10sim.hardware.links import Topology, bandwidth_of
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.designs.base_uvm import BaseUvm
@@ -126,7 +126,7 @@ def test_a_stripe_has_a_share_of_its_drives_rates():
     plain["ssd"] |= {"drives": 4, "stripe_efficiency": 0.6}
     system = SystemSpec(**plain)
     topology, flash = Topology(system), system.all_tiers[1]
-    assert topology.path_bandwidth(0, FLASH) == 16_080_000_000
+    assert bandwidth_of(topology.inward(0, FLASH)) == 16_080_000_000
     assert flash.capacity == 4 * 10 * PAGE
     assert planned_machine(system, BehaviourSpec()).ssd.write_rate == pytest.approx(15.6)
     plain["ssd"] |= {"drives": 1}

@@ -10,7 +10,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.host import HostSpec
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.bounds import bound_machine
-from g10sim.hardware.links import Link, Share, Topology, share_max_min
+from g10sim.hardware.links import Link, Share, Topology, bandwidth_of, share_max_min
 from g10sim.hardware.transfers.staging import Staging
 
 
@@ -158,12 +158,12 @@ def test_new_pages_only_need_mapping_and_dropped_ones_nothing():
     topology = Topology(machine(mapping="7 GB/s"))
     assert [link.name for link in topology.inward(0, NONE)] == ["GPU 0 page mapping"]
     assert topology.outward(0, NONE) == []
-    assert topology.path_bandwidth(0, NONE) == 7 * 10**9
+    assert bandwidth_of(topology.inward(0, NONE)) == 7 * 10**9
 
 
 def test_path_bandwidth_is_that_of_the_narrowest_link():
     topology = Topology(machine(gpus=2, pcie="8 GB/s", read="5 GB/s", shared=[("uplink", (1,), "3 GB/s")]))
-    assert [topology.path_bandwidth(gpu, FLASH) for gpu in range(2)] == [5 * 10**9, 3 * 10**9]
+    assert [bandwidth_of(topology.inward(gpu, FLASH)) for gpu in range(2)] == [5 * 10**9, 3 * 10**9]
 
 
 def test_reset_gives_capacity_back():
@@ -200,8 +200,8 @@ def test_no_flow_can_gain_without_a_poorer_one_losing(capacities, flows):
 
 def test_copies_may_take_gigabytes_for_binary_ones():
     staging = Staging(machine(), BehaviourSpec(copy_gigabyte="binary"))
-    assert staging.topology.path_bandwidth(0, HOST) == 2**30
-    assert staging.topology.path_bandwidth(0, FLASH) == 2**29
+    assert bandwidth_of(staging.topology.inward(0, HOST)) == 2**30
+    assert bandwidth_of(staging.topology.inward(0, FLASH)) == 2**29
 
 
 def test_copies_that_are_diverted_from_host_memory_are_as_slow_as_pageable_ones():

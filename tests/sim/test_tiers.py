@@ -9,7 +9,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.config.tiers import Tier
 from g10sim.errors import ConfigError
-from g10sim.hardware.links import Topology
+from g10sim.hardware.links import Topology, bandwidth_of
 from g10sim.hardware.pools import Pool
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
@@ -305,7 +305,7 @@ def bandwidths(tmp_path, *, pcie=None, host=None, nvlink=None, **tier):
     if nvlink:
         data["nvlink"] = {"bandwidth": nvlink}
     topology = Topology(load(yaml.safe_dump(data), tmp_path, **tier))
-    into = [topology.path_bandwidth(gpu, CXL) / GB for gpu in range(4)]
+    into = [bandwidth_of(topology.inward(gpu, CXL)) / GB for gpu in range(4)]
     out = [min(link.capacity for link in topology.outward(gpu, CXL)) / GB for gpu in range(4)]
     return into, out
 

@@ -11,12 +11,12 @@ from itertools import chain
 from typing import TypeAlias
 
 from g10sim.hardware.flash.pool import FlashPool
-from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.pools import Frames, Pages, Pool
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.flows import Flow, Site, Sites
 from g10sim.records import Location
 
-_Room: TypeAlias = Run | Frames | Pool
+_Room: TypeAlias = Run | Pages
 _Rooms: TypeAlias = dict[_Room, list[Flow]]
 """Flows by what they use up: a victim, empty pages of a GPU, or those of a tier."""
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
 from g10sim.hardware.host_memory.pinned import PinnedCopies
-from g10sim.hardware.links import Link, Topology
+from g10sim.hardware.links import Link, Topology, bandwidth_of
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow, Lane, Site
@@ -49,7 +49,7 @@ class Heads:
     def _faulting(self, gpu: int, pages: int, place: Location, pinning: int, slow: int) -> int:
         """Return the rate of demanded pages whose buffer takes a time to pin, and is ``slow`` if pageable."""
         latency = self._fault.latency + self._latencies.get(place, 0) + self.topology.per_copy(gpu, place)
-        bandwidth = self.topology.path_bandwidth(gpu, place)
+        bandwidth = bandwidth_of(self.topology.inward(gpu, place))
         bandwidth = min(bandwidth, slow or bandwidth)
         size = pages * self._page_bytes
         batches = fault_batches(size, self._page_bytes, self._fault)
@@ -99,7 +99,11 @@ class Heads:
         """Most bytes/second of a copy between the GPU and a place that has its links to itself; 0: any."""
         pinning, slow = self._buffer(site, run.tensor, place) if site.is_buffered else (0, 0)
         wait = self.topology.per_copy(site.gpu, place) + pinning
-        return self._copy_rate(run.count, links, wait, slow) if wait or slow else 0
+        if not wait and not slow:
+            return 0
+        bandwidth = bandwidth_of(links)
+        bandwidth = min(bandwidth, slow or bandwidth)
+        return demand_rate(run.count * self._page_bytes, bandwidth, wait, 1) if wait else bandwidth
 
     def _staged(self, site: Site, tensor: int, place: Location, links: list[Link]) -> list[Link]:
         """Return the links of a copy; pages of pageable memory are written to a buffer and read, too."""
@@ -117,12 +121,6 @@ class Heads:
         size = memory.sizes[tensor] * self._page_bytes
         pinning = pinned.admit(site.job, tensor, size) if memory.pins else 0
         return (0, pinned.pageable_bandwidth) if pinning is None else (pinning, 0)
-
-    def _copy_rate(self, pages: int, links: list[Link], wait_ps: int, slow: int) -> int:
-        """Rate of a copy that has its links to itself, after a wait, and no more than ``slow``, if any."""
-        bandwidth = min(link.capacity for link in links)
-        bandwidth = min(bandwidth, slow or bandwidth)
-        return demand_rate(pages * self._page_bytes, bandwidth, wait_ps, 1) if wait_ps else bandwidth
 
     def _add_arrival(self, flows: list[Flow], lane: Lane, rank: int, evicting: bool) -> None:
         site, source = lane.site, lane.source
@@ -158,7 +156,7 @@ class Heads:
         if not victim.rate:
             victim.rate = self._rate_of(owner, victim, target, outward)
         if limit and self._fault.eviction == "serial":
-            return one_after_another(limit, victim.rate or min(link.capacity for link in outward))
+            return one_after_another(limit, victim.rate or bandwidth_of(outward))
         return min(limit or victim.rate, victim.rate) if victim.rate else limit
 
     def _victim(self, site: Site, *, demanded: bool) -> tuple[Run | None, Site]:

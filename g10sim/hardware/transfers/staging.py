@@ -10,7 +10,7 @@ from g10sim.errors import InvariantError
 from g10sim.hardware.faults import demand_rate
 from g10sim.hardware.host_memory.compression import Carried, Work
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory, StagedRun, slower
-from g10sim.hardware.links import Link, Topology
+from g10sim.hardware.links import Link, Topology, bandwidth_of
 from g10sim.hardware.runs import Run
 from g10sim.records import Location
 
@@ -94,10 +94,8 @@ class Staging:
     def copy_rate(self, gpu: int, pages: int, place: Location, *, leaves: bool) -> int:
         """Fastest rate of a copy in bytes/second: its own path's, after the tier's latency has passed."""
         links = self.topology.outward(gpu, place) if leaves else self.topology.inward(gpu, place)
-        bandwidth = min(link.capacity for link in links)
-        size_bytes = pages * self._page_bytes
         latency = self._latencies[place][leaves] + self.topology.per_copy(gpu, place)
-        return demand_rate(size_bytes, bandwidth, latency, 1)
+        return demand_rate(pages * self._page_bytes, bandwidth_of(links), latency, 1)
 
 
 def _binary_rates(system: SystemSpec) -> SystemSpec:
