@@ -12,7 +12,7 @@ from simpy import Event
 from g10sim.errors import InvariantError
 from g10sim.records import BesideRecord
 from g10sim.sim.beside.exchange import Peers
-from g10sim.sim.context import JobContext
+from g10sim.sim.context import Claims, JobContext
 from g10sim.sim.stages.working_set import free_room
 from g10sim.trace.model import Kernel
 from g10sim.units import format_bytes
@@ -29,9 +29,22 @@ class Launched(NamedTuple):
 
 
 class Launches:
-    """Kernels of one job that were launched and have not ended, in order."""
+    """Kernels of one job that were launched and have not ended, in order.
 
-    def __init__(self) -> None:
+    What moves ask for meanwhile of tensors in ``claims`` is done when they have ended. ``release`` is told
+    of the tensors that die with a kernel, ``dying`` by kernel.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        claims: Claims,
+        dying: Sequence[Sequence[int]],
+        release: Callable[[Iterable[int]], None],
+    ) -> None:
+        self._number, self._gpu, self._memory = context.number, context.gpu, context.memory
+        self._fabric, self._recorder = context.fabric, context.machine.recorder
+        self.claims, self._dying, self._release = claims, dying, release
         self._pending: list[Launched] = []
 
     def state(self) -> tuple[int, ...]:
@@ -43,13 +56,30 @@ class Launches:
         found = set(tensors)
         return tuple(one.ended for one in self._pending if not one.tensors.isdisjoint(found))
 
+    def _ended(self, launched: Launched) -> None:
+        """Release what died with a kernel, and do what was asked for meanwhile of its tensors."""
+        with self._fabric.alter(self._number):
+            self._pending.remove(launched)
+            due = self.claims.give_back(launched.kernel.touched)
+            dying = self._dying[launched.kernel.id]
+            self._release(tensor for tensor in dying if tensor not in self.claims)
+            for operation in due:
+                operation()
+
+    def _record(
+        self, records: list[BesideRecord], iteration: int, kernel: Kernel, launch: int, start: int
+    ) -> None:
+        """Keep when a kernel was launched, began and has ended, if somebody asked for it."""
+        if self._recorder.wants_kernels:
+            facts = self._number, self._gpu, iteration, kernel.id
+            records.append(BesideRecord(*facts, launch, start, self._fabric.now))
+
 
 class Collectives(Launches):
     """All-gathers and reduce-scatters of one job, and what it sends to other stages and receives from them.
 
     Each brings its tensors to the GPU, and maps those without contents. It begins when all that take part
-    have theirs, and ends when all bytes have arrived; ``release`` is then told of the tensors that die with
-    it, ``dying`` by kernel. What moves ask for meanwhile of tensors in ``claims`` is done after that.
+    have theirs, and ends when all bytes have arrived.
     """
 
     def __init__(
@@ -60,11 +90,8 @@ class Collectives(Launches):
         make_room: Callable[[], None] | None = None,
     ) -> None:
         """``make_room`` is asked for room when the job waits and a tensor finds none."""
-        super().__init__()
-        self._number, self._gpu, self._memory = context.number, context.gpu, context.memory
-        self._fabric, self._recorder = context.fabric, context.machine.recorder
+        super().__init__(context, context.sending, dying, release)
         self._peers, self._make_room = context.peers, make_room
-        self.claims, self._dying, self._release = context.sending, dying, release
         self._is_awaited = False
 
     def blocker(self, kernel: Kernel) -> Launched | None:
@@ -119,15 +146,8 @@ class Collectives(Launches):
         if self._is_awaited:
             self.demand()
         start: int = yield peers.join(iteration, kernel)
-        if self._recorder.wants_kernels:
-            facts = self._number, self._gpu, iteration, kernel.id
-            self._recorder.collectives.append(BesideRecord(*facts, launch, start, self._fabric.now))
-        with self._fabric.alter(self._number):
-            self._pending.remove(launched)
-            due = self.claims.give_back(kernel.tensors)
-            self._release(tensor for tensor in self._dying[kernel.id] if tensor not in self.claims)
-            for operation in due:
-                operation()
+        self._record(self._recorder.collectives, iteration, kernel, launch, start)
+        self._ended(launched)
         launched.ended.succeed()
 
     def _bring(self, kernel: Kernel) -> bool:

@@ -15,7 +15,7 @@ from g10sim.errors import CapacityError, ConfigError, InvariantError, Unsupporte
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.hardware.transfers.rates import Message
 from g10sim.policies.interface.policy import Policy
-from g10sim.records import BesideRecord, Location
+from g10sim.records import Location
 from g10sim.sim.beside.collectives import Collectives, Launched, Launches
 from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.context import JobContext
@@ -89,10 +89,9 @@ class CpuKernels(Launches):
     """Kernels of one job on the CPU of its socket, one after another in the order of their launches.
 
     Each waits until its data lie in host memory: what it reads comes there, what it writes without reading
-    is allocated there. With unlimited memory it waits for nothing but the CPU. ``release`` is told of the
-    tensors that die with a kernel, ``dying`` by kernel. Where the policy has a number of buffers, data of as
-    many kernels come to host memory one after another, and stay until ``stores`` have sent away what is to
-    leave. Data that ``collectives`` use come once these have ended.
+    is allocated there. With unlimited memory it waits for nothing but the CPU. Where the policy has a number
+    of buffers, data of as many kernels come to host memory one after another, and stay until ``stores`` have
+    sent away what is to leave. Data that ``collectives`` use come once these have ended.
     """
 
     def __init__(
@@ -103,19 +102,17 @@ class CpuKernels(Launches):
         stores: HostStores | None = None,
         collectives: Collectives | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(context, context.claims, dying, release)
         machine, needs = context.machine, context.policy.requirements
         transfers, system = machine.fabric.transfers, machine.system
         if not isinstance(transfers, FluidTransfers) or system.cpu is None:
             raise InvariantError("kernels on the CPU were not refused")
-        self._number, self._gpu, self._trace = context.number, context.gpu, context.executed
-        self._memory, self._exchange = context.memory, context.exchange
-        self._claims, self._dying, self._release = context.claims, dying, release
-        self._machine, self._fabric, self._transfers = machine, machine.fabric, transfers
+        self._trace, self._exchange = context.executed, context.exchange
+        self._machine, self._transfers = machine, transfers
         self._clock_hz, self._spec = system.gpu.clock, system.cpu
         self._socket = transfers.topology.socket_of(context.gpu)
         self._tiers = {tier.place: tier for tier in system.all_tiers}
-        self._host = next(place for place, tier in self._tiers.items() if tier.name == HOST)
+        self._host = machine.tiers[HOST]
         self._gathers, self._stores, self._collectives = not needs.unlimited_memory, stores, collectives
         self._freed = deque[Event](maxlen=None if needs.unlimited_memory else needs.cpu_buffers)
         self._gathered: Event | None = None
@@ -146,7 +143,7 @@ class CpuKernels(Launches):
 
     def launch(self, iteration: int, kernel: Kernel) -> None:
         """Let a kernel's data set out for host memory, and let it compute once they are there."""
-        memory, claims = self._memory, self._claims
+        memory, claims = self._memory, self.claims
         sending = () if self._collectives is None else self._collectives.claims
         fresh = [tensor for tensor in kernel.touched if tensor not in claims and tensor not in sending]
         claims.take(kernel.touched)
@@ -209,17 +206,8 @@ class CpuKernels(Launches):
         self._check(kernel)
         self._busy, self._since = self.busy_cycles, -1
         cpu.release(1)
-        if self._machine.recorder.wants_kernels:
-            record = BesideRecord(
-                self._number, self._gpu, iteration, kernel.id, launch, start, self._fabric.now
-            )
-            self._machine.recorder.cpu_kernels.append(record)
-        with self._fabric.alter(self._number):
-            self._pending.remove(launched)
-            due = self._claims.give_back(kernel.touched)
-            self._release(tensor for tensor in self._dying[kernel.id] if tensor not in self._claims)
-            for operation in due:
-                operation()
+        self._record(self._recorder.cpu_kernels, iteration, kernel, launch, start)
+        self._ended(launched)
         if exchange is not None:
             exchange.kernel_ended(iteration, kernel.id)
         launched.ended.succeed()

@@ -27,7 +27,7 @@ class HostStores:
         self._number, self._gpu = context.number, context.gpu
         self._memory, self._claims = context.memory, context.claims
         self._fabric, self._transfers, self._tiers = context.fabric, transfers, tiers
-        self._host = next(place for place, tier in tiers.items() if tier.name == "host")
+        self._host = context.machine.tiers["host"]
         self._under_way: dict[int, Event] = {}
         self._copies: dict[int, Location] = {}
 
