@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+_AT_ONCE = 1024
+"""Pairs that are looked at together for a swap that nothing waits for: mostly one of the first will do."""
+
+
 @dataclass(frozen=True)
 class Parameters:
     """Target and rate of a plan: sizes in bytes, the rate of the link in bytes/cycle."""
@@ -109,18 +113,21 @@ class _Planner:
         overhead += sum(map(self._recomputation_cycles, self._schedule.recomputed))
         return Planned(self._schedule, self._analysis, swaps, before, after, target, overhead, time)
 
-    def _over(self, kernel: int, some: npt.NDArray[np.bool_], first: int = 0) -> Integers:
-        """Return the numbers, from one on, of those of some pairs that a kernel is in between."""
-        there = some[first:] & (self._costs.evicted[first:] < kernel) & (kernel < self._costs.uses[first:])
-        return np.flatnonzero(there) + first
+    def _over(self, kernel: int, some: npt.NDArray[np.bool_], part: slice = slice(None)) -> Integers:
+        """Return the places, in a part of all pairs, of those of some that a kernel is in between."""
+        return (
+            some[part] & (self._costs.evicted[part] < kernel) & (kernel < self._costs.uses[part])
+        ).nonzero()[0]
 
     def _swap_hidden(self, kernel: int) -> bool:
         # Lanes mostly fill up: what was impossible at this peak is not tried again.
-        for number in map(int, self._over(kernel, self._may_hide, self._tried.get(kernel, 0))):
-            swap = self._lanes.hidden(self._pairs[number], kernel)
-            if swap is not None and self._accept_swap(number, swap):
-                self._tried[kernel] = number + 1
-                return True
+        for first in range(self._tried.get(kernel, 0), len(self._pairs), _AT_ONCE):
+            for place in self._over(kernel, self._may_hide, slice(first, first + _AT_ONCE)).tolist():
+                number = first + place
+                swap = self._lanes.hidden(self._pairs[number], kernel)
+                if swap is not None and self._accept_swap(number, swap):
+                    self._tried[kernel] = number + 1
+                    return True
         self._tried[kernel] = len(self._pairs)
         return False
 
@@ -130,13 +137,12 @@ class _Planner:
         Swaps are worked out when they come to the top by the least that they can cost. A tensor that is
         swapped already, and not away yet or back again at the peak, may be away longer.
         """
-        numbers = self._over(kernel, self._is_kept)
-        numbers = numbers[~self._costs.are_away(numbers, self._peak.time)]
+        numbers = self._over(kernel, self._is_kept & ~self._costs.are_away(self._peak.time))
         highs = self._costs.extents(numbers, *self._high(kernel, numbers))
-        costs = np.stack([self._costs.of(numbers, *highs), self._recomputation_costs(numbers)])
-        worths = (self._saved(self._costs.sizes[numbers]) / np.maximum(1, costs)).ravel()
+        costs = np.stack([self._costs.of(numbers, *highs), self._recomputation_costs(kernel, numbers)])
+        worths = (self._saved(self._costs.sizes.take(numbers)) / np.maximum(1, costs)).ravel()
         worths[costs.ravel() >= NEVER] = 0
-        tensors, count = np.tile(self._tensors[numbers], 2), len(numbers)
+        tensors, count = np.tile(self._tensors.take(numbers), 2), len(numbers)
         known: list[tuple[float, int, int, GuidedSwap]] = []
         for place in chain(best_first(worths, tensors), (None,)):
             bound = (0.0, 0, 0)
@@ -174,9 +180,9 @@ class _Planner:
         levels, costs = self._analysis.kernel_levels(), self._costs
         rest = np.maximum(self._parameters.target_bytes, self._peak.size_bytes - self._sizes)
         before, after = (_kernels_above(rest, some) for some in (levels[:kernel][::-1], levels[kernel + 1 :]))
-        sizes = self._size_of[numbers]
-        first = np.maximum(costs.evicted[numbers] + 1, (kernel - before)[sizes])
-        return first, np.minimum(costs.uses[numbers] - 1, (kernel + after)[sizes])
+        sizes = self._size_of.take(numbers)
+        first = np.maximum(costs.evicted.take(numbers) + 1, (kernel - before).take(sizes))
+        return first, np.minimum(costs.uses.take(numbers) - 1, (kernel + after).take(sizes))
 
     def _old(self, number: int) -> GuidedSwap | None:
         place = self._places.get(number)
@@ -186,15 +192,23 @@ class _Planner:
         """Return the bytes that are saved, no more than have to be saved still."""
         return np.minimum(sizes_bytes, self._peak.size_bytes - self._parameters.target_bytes)
 
-    def _recomputation_costs(self, numbers: Integers) -> Integers:
-        """Return the cycles that it costs to drop tensors and make them again; ``NEVER``: they cannot be."""
-        for number in numbers[self._remaking[numbers] < 0].tolist():
+    def _recomputation_costs(self, kernel: int, numbers: Integers) -> Integers:
+        """Return the cycles that it costs to drop tensors before a kernel and make them again.
+
+        ``NEVER``: they cannot be.
+        """
+        costs = self._remaking.take(numbers)
+        for place in np.flatnonzero(costs < 0).tolist():
+            number = int(numbers[place])
             pair = self._pairs[number]
             entry = recomputation_of(self._accesses, self._rules, pair.tensor, pair.evicted + 1, pair.use)
             self._entries[number] = entry
-            self._remaking[number] = NEVER if entry is None else self._recomputation_cycles(entry)
-        is_between = self._costs.evicted[numbers] < bisect_left(self._accesses.times, self._peak.time)
-        return np.where(is_between, self._remaking[numbers], NEVER)
+            cost = NEVER if entry is None else self._recomputation_cycles(entry)
+            costs[place] = self._remaking[number] = cost
+        first = bisect_left(self._accesses.times, self._peak.time)
+        if first < kernel:  # those between take no time
+            costs[self._costs.evicted.take(numbers) >= first] = NEVER
+        return costs
 
     def _recomputation_cycles(self, entry: Recomputed) -> int:
         """Return the time of the kernel that makes a tensor."""

@@ -204,16 +204,16 @@ class LeastCosts:
 
     def extents(self, numbers: Integers, first: Integers, last: Integers) -> tuple[Integers, Integers]:
         """Return from which to which kernels pairs are to be away that are away for some already."""
-        return np.minimum(first, self._first[numbers]), np.maximum(last, self._last[numbers])
+        return np.minimum(first, self._first.take(numbers)), np.maximum(last, self._last.take(numbers))
 
     def of(self, numbers: Integers, first: Integers, last: Integers) -> Integers:
         """Return the least cycles that kernels wait longer for swaps from first to last kernels."""
         kernels = len(self._starts)
         asked = (self._changes * kernels + first) * kernels + last
-        new = np.flatnonzero(self._costs_of[numbers] != asked)
+        new = np.flatnonzero(self._costs_of.take(numbers) != asked)
         self._costs_of[numbers[new]] = asked[new]
         self._costs[numbers[new]] = self._worked_out(numbers[new], first[new], last[new])
-        return self._costs[numbers]
+        return self._costs.take(numbers)
 
     def _worked_out(self, numbers: Integers, first: Integers, last: Integers) -> Integers:
         copies, uses, evicted = self._copies[numbers], self.uses[numbers], self.evicted[numbers]
@@ -231,9 +231,9 @@ class LeastCosts:
         costs: Integers = np.clip(out, 0, departures) + np.clip(back, 0, copies) - paid
         return costs
 
-    def are_away(self, numbers: Integers, time: int) -> npt.NDArray[np.bool_]:
+    def are_away(self, time: int) -> npt.NDArray[np.bool_]:
         """Tell of each pair whether its swap takes it away at a time."""
-        return (self._away_from[numbers] <= time) & (time < self._away_until[numbers])
+        return (self._away_from <= time) & (time < self._away_until)
 
     def take(self, number: int, swap: GuidedSwap, away: Interval, old: GuidedSwap | None) -> None:
         """Note a swap that is planned, in place of an old one, and when it takes its tensor away."""
