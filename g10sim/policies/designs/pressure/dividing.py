@@ -81,7 +81,7 @@ class Division:
         roomy = queues.with_room(size_bytes)
         sharing = [tier for tier in roomy if shares[tier] > 0] or roomy
         sharing.sort(key=self._debts.with_next(shares, size_bytes).__getitem__, reverse=True)
-        if sharing and self._shortage.worst(2) + queues.queued_but_for(sharing[0]) > 0:
+        if sharing and self._shortage.worst_of_two() + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
         late = self._even_debts.with_next(self._even, size_bytes)
         due = [tier for tier in sharing if tier not in self._evenly or late[tier] > 0] or sharing

@@ -100,6 +100,10 @@ class Shortage:
         """Return what the worst of that many kernels lacks, or the worst of all."""
         return self._level_of[self._peak(ahead)]
 
+    def worst_of_two(self) -> int:
+        """Return what the worse of this kernel and the next one lacks."""
+        return max(self._level_of[self._kernel : self._kernel + 2])
+
     def worst_step(self, ahead: int | None = None) -> int:
         """Return the kernels ahead at which the step of the worst of some begins, of equals the first."""
         worst = self._peak(ahead) - self._kernel

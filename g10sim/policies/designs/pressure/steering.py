@@ -11,7 +11,7 @@ import numpy as np
 from g10sim.policies.designs.pressure.account import Account
 from g10sim.policies.designs.pressure.arrivals import Arrivals
 from g10sim.policies.designs.pressure.departures import Departures
-from g10sim.policies.designs.pressure.dividing import Division, Returned
+from g10sim.policies.designs.pressure.dividing import Division
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.shortage import Settings, Shortage
 from g10sim.policies.designs.pressure.tiers import Queues
@@ -299,12 +299,14 @@ class Steering:
             if worst <= 0:
                 return
             queues = queues or self._queues(view, cycles)
-            if shortage.worst(2) + queues.queued_bytes <= 0:
+            if shortage.worst_of_two() + queues.queued_bytes <= 0:
                 wanted = self._wanted(view, cycles) if wanted is None else wanted
                 if queues.queued_bytes >= wanted or not queues.take_more():
                     return
             if not is_divided:
-                self._division.start_kernel(kernel, queues, shortage, self._returned_by(kernel))
+                self._division.start_kernel(
+                    kernel, queues, shortage, lambda step: account.returning(kernel, kernel + step)
+                )
                 is_divided = True
             size = self._part(tensor, worst)
             tier = self._division.place(tensor, size, away, worst)
@@ -334,10 +336,6 @@ class Steering:
         """Return the bytes of a tensor that leave where that many are lacking, in whole pages."""
         page = self._machine.page_bytes
         return min(self._account.here[tensor], -(-lack // page) * page)
-
-    def _returned_by(self, kernel: int) -> Returned:
-        """Return a function that tells by tier the bytes that will have returned from there in a step."""
-        return lambda step: self._account.returning(kernel, kernel + step)
 
     def _queues(self, view: PolicyView, cycles: float) -> Queues:
         free = [view.free_bytes_of(tier.name) for tier in self._machine.tiers]
