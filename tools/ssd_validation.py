@@ -14,7 +14,7 @@ from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.errors import ConfigError
 from g10sim.hardware.flash.device import FlashDevice
 from g10sim.hardware.flash.ftl import new_layer
-from g10sim.hardware.flash.rewriting import Rewriting, rewrite
+from tools.rewriting import Rewriting, rewrite
 
 _GB = 1e9
 _MIB = 2**20

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from g10sim.errors import CapacityError, InvariantError
 from g10sim.hardware.flash.ftl import TranslationLayer
-from g10sim.hardware.flash.rewriting import Rewriting, rewrite
+from tools.rewriting import Rewriting, rewrite
 
 
 def layer(superblocks=10, size=100, **changes):
