@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
+from g10sim.hardware.host_memory.host_buffers import slower
 from g10sim.hardware.host_memory.pinned import PinnedCopies
 from g10sim.hardware.links import Link, Topology, bandwidth_of
 from g10sim.hardware.pools import Pool
@@ -49,8 +50,7 @@ class Heads:
     def _faulting(self, gpu: int, pages: int, place: Location, pinning: int, slow: int) -> int:
         """Return the rate of demanded pages whose buffer takes a time to pin, and is ``slow`` if pageable."""
         latency = self._fault.latency + self._latencies.get(place, 0) + self.topology.per_copy(gpu, place)
-        bandwidth = bandwidth_of(self.topology.inward(gpu, place))
-        bandwidth = min(bandwidth, slow or bandwidth)
+        bandwidth = slower(bandwidth_of(self.topology.inward(gpu, place)), slow)
         size = pages * self._page_bytes
         batches = fault_batches(size, self._page_bytes, self._fault)
         return demand_rate(size, bandwidth, latency + pinning // batches, batches)
@@ -101,8 +101,7 @@ class Heads:
         wait = self.topology.per_copy(site.gpu, place) + pinning
         if not wait and not slow:
             return 0
-        bandwidth = bandwidth_of(links)
-        bandwidth = min(bandwidth, slow or bandwidth)
+        bandwidth = slower(bandwidth_of(links), slow)
         return demand_rate(run.count * self._page_bytes, bandwidth, wait, 1) if wait else bandwidth
 
     def _staged(self, site: Site, tensor: int, place: Location, links: list[Link]) -> list[Link]:
@@ -157,7 +156,7 @@ class Heads:
             victim.rate = self._rate_of(owner, victim, target, outward)
         if limit and self._fault.eviction == "serial":
             return one_after_another(limit, victim.rate or bandwidth_of(outward))
-        return min(limit or victim.rate, victim.rate) if victim.rate else limit
+        return slower(limit, victim.rate)
 
     def _victim(self, site: Site, *, demanded: bool) -> tuple[Run | None, Site]:
         """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""
