@@ -461,3 +461,28 @@ def test_what_arrives_behind_other_tensors_merges_up_to_the_bound():
     assert recency.merging(9) == 0  # the oldest run takes nothing in
     recency.join_chunks([(0, 1)])
     assert recency.merging(0) > MERGE_PAGES
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["append", "take", "renew", "retire"]), st.integers(0, 5)), max_size=80
+    ),
+    st.lists(st.frozensets(st.integers(0, 5), max_size=4), min_size=1, max_size=4),
+)
+def test_the_oldest_outside_is_the_first_in_the_order_however_often_it_is_asked_for(steps, asked):
+    order = Recency(6)
+    order.join_chunks([(0, 1, 2)])
+    for number, (kind, tensor) in enumerate(steps):
+        pages = order.pages(tensor)
+        if kind == "append":
+            order.append(tensor, MERGE_PAGES)
+        elif kind == "take" and pages:
+            order.take(tensor, 1 + pages // 2)
+        elif kind == "renew" and tensor < 3:
+            order.renew_around([tensor], [order.pages(one) for one in range(6)])
+        elif kind == "retire":
+            order.retire(tensor)
+        spared = asked[number % len(asked)]
+        left = [one for one in order.order()[::2] if one not in spared]
+        found = order.oldest_outside(spared)
+        assert (None if found is None else found.tensor) == (left[0] if left else None)
