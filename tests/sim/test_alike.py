@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from vdnn_networks import drawn_chain, titan_x
 
@@ -100,6 +100,7 @@ def test_all_are_simulated_where_they_share_more_than_links():
 
 
 @settings(max_examples=25, deadline=None)
+@example([16, 32, 1, 1, 1], "K2", "deadline", PAIRS, 6, 30)
 @given(
     st.lists(st.integers(1, 60), min_size=2, max_size=5),
     st.sampled_from(["K1", "K2", "K4"]),

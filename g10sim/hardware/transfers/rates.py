@@ -41,7 +41,8 @@ class Rates:
     def __init__(
         self, topology: Topology, service: str, gpus: int, ssds: Sequence[SsdPort | CachedPort]
     ) -> None:
-        self.topology, self._service, self._gpus, self._ssds = topology, service, gpus, ssds
+        self.topology, self._service, self._ssds = topology, service, ssds
+        self._turns_per_cycle = 2 * gpus
         self._orders = counter(1)
         self.turns = [0] * gpus
         """Turns that each GPU's copies have taken."""
@@ -57,7 +58,7 @@ class Rates:
 
     def order_of_message(self, now: int) -> int:
         """Return when the turn of a message comes that is sent now."""
-        return now * self._gpus if self._service == "deadline" else next(self._orders)
+        return now * self._turns_per_cycle if self._service == "deadline" else next(self._orders)
 
     def share(self, flows: list[Flow], messages: Sequence[Message], now: int) -> None:
         """Give every flow and message its rate."""
@@ -141,7 +142,8 @@ class Rates:
         orders = [self._order(flow) for flow in flows]
         if self._service == "first_come":
             return orders
-        due = [(flow.lane.gpu, order // self._gpus) for order, flow in zip(orders, flows, strict=True)]
+        cycles = [order // self._turns_per_cycle for order in orders]
+        due = [(flow.lane.gpu, cycle) for cycle, flow in zip(cycles, flows, strict=True)]
         turns: dict[tuple[int, int], list[int]] = {}
         for order, key in sorted(zip(orders, due, strict=True), reverse=True):
             turns.setdefault(key, []).append(order)
@@ -151,8 +153,8 @@ class Rates:
         """Return when a flow's turn comes: by age, or by when its tensor is needed (what leaves: at once).
 
         Those that are needed at the same cycle take turns: the first of every GPU in the order of the GPUs,
-        the second in the opposite order, and so on. So the turns of some GPUs are the same whoever else
-        is there.
+        the second in the opposite order, and so on; odd ones before even ones. So the turns of some GPUs are
+        the same whoever else is there.
         """
         run, due, gpu = flow.run, flow.lane.site.due, flow.lane.gpu
         if not run.stamp:
@@ -161,7 +163,8 @@ class Rates:
             else:
                 arrives = due is not None and flow.source != Location.GPU
                 cycle = max(1, due(run.tensor, self._now) if due is not None and arrives else self._now)
-                run.stamp = cycle * self._gpus + (self._gpus - 1 - gpu if self.turns[gpu] % 2 else gpu)
+                turns = self._turns_per_cycle
+                run.stamp = cycle * turns + (turns - 1 - gpu if self.turns[gpu] % 2 else gpu)
                 self.turns[gpu] += 1
         return run.stamp
 
