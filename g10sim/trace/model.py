@@ -366,10 +366,7 @@ class Trace(Displayed):
 
 def _inverse(order: Sequence[int]) -> tuple[int, ...]:
     """Return the place of each number in an order of all."""
-    places = [0] * len(order)
-    for place, number in enumerate(order):
-        places[number] = place
-    return tuple(places)
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 class _Renumbered(MadeOnDemand[Kernel]):

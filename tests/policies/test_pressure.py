@@ -298,7 +298,7 @@ def test_what_is_queued_takes_the_room_of_its_tier():
 
 
 def nothing():
-    """What returns to both tiers."""
+    """Bytes that return to both tiers: none."""
     return [0, 0]
 
 

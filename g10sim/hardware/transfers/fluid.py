@@ -358,7 +358,7 @@ class FluidTransfers(Transfers):
                 owner = flow.owner.memory
                 site.memory.commit(lane.queue, run, pages, flow.source, flow.target, victim, owner)
                 if self._observer is not None:
-                    self._report(flow, pages, start)
+                    self._report(self._observer, flow, pages, start)
             if not run.count or flow.progress > work or (victim is not None and not victim.count):
                 self._sites.stale.add(site.job)
             lane.carry = min(flow.progress, work) if lane.queue else 0
@@ -391,10 +391,9 @@ class FluidTransfers(Transfers):
             self._changes += door.changes - before
             door.is_open = was_open
 
-    def _report(self, flow: Flow, pages: int, start: int) -> None:
-        if self._observer is not None:
-            site, other = flow.lane.site, flow.owner
-            moved = [(site.job, site.gpu, flow.run.tensor)]
-            moved += [(other.job, other.gpu, flow.victim.tensor)] if flow.victim is not None else []
-            ends, times = (flow.source, flow.target), (start, self._now)
-            report(self._observer, moved, ends, times, pages, demanded=flow.rank == DEMAND)
+    def _report(self, observer: Observer, flow: Flow, pages: int, start: int) -> None:
+        site, other = flow.lane.site, flow.owner
+        moved = [(site.job, site.gpu, flow.run.tensor)]
+        moved += [(other.job, other.gpu, flow.victim.tensor)] if flow.victim is not None else []
+        ends, times = (flow.source, flow.target), (start, self._now)
+        report(observer, moved, ends, times, pages, demanded=flow.rank == DEMAND)

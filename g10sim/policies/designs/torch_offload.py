@@ -18,8 +18,8 @@ class TorchOffload(OptimizerBelow):
 
     Nothing is gathered in buckets, and the GPU waits for no copy: gradients stay in its memory until they
     have left. The CPU takes its first step when it has launched the kernels of the backward pass. The new
-    weight returns when its step has ended. A workload whose weights and activations the
-    GPU cannot hold, or whose states host memory cannot, is unsupported.
+    weight returns when its step has ended. A workload whose weights and activations the GPU cannot hold, or
+    whose states host memory cannot, is unsupported.
     """
 
     name = "torch_offload"
