@@ -27,6 +27,7 @@ from g10sim.policies.designs.pressure.steering import Steering
 from g10sim.policies.designs.pressure.tiers import Queues
 from g10sim.policies.interface.machine import PlannedTier, planned_machine
 from g10sim.policies.interface.moves import Drop, Fetch
+from g10sim.policies.planning.timeline import Timeline
 from g10sim.records import StallReason
 from g10sim.sim.engine import run as run_workload
 from g10sim.trace.workload import Job, Workload
@@ -227,11 +228,7 @@ def divided(cycles, monkeypatch, patient):
     """
     monkeypatch.setattr("g10sim.policies.designs.pressure.dividing.most_patient", lambda *_: patient)
     planned, kernels = planned_machine(machine(100, 10), OWN), 20
-    forecast = SimpleNamespace(
-        kernels=kernels,
-        cycles_between=lambda kernel, later: cycles * (later - kernel),
-        elapsed=lambda kernel: cycles * kernel,
-    )
+    forecast = SimpleNamespace(kernels=kernels, timeline=Timeline([cycles] * kernels))
     lacks = np.array([0] * (kernels - 1) + [20_000])
     settings = Settings(backlog_cycles=0, births=4, horizon=kernels)
     shortage = Shortage(lacks, in_turn(range(kernels)), settings)

@@ -21,15 +21,16 @@ def fault_reason(place: str) -> StallReason:
 
 def reason_for_waiting(memory: Residency) -> StallReason:
     """Return what the waiting kernel waits for, the slowest kind first."""
-    queues = memory.queues
+    queues, moving = memory.queues, memory.moving
     for place in memory.origins:
         if queues.fault[place]:
             return fault_reason(place.name)
-    if any(queues.evict) and not memory.needed.isdisjoint(map(_tensor, chain.from_iterable(queues.evict))):
-        return StallReason.EVICTION
-    queued = ((place, map(_tensor, queues.prefetch[place])) for place in reversed(memory.origins))
-    awaited = [place for place, tensors in queued if not memory.needed.isdisjoint(tensors)]
-    return StallReason.MAPPING if awaited == [Location.NONE] else StallReason.LATE_PREFETCH
+    awaited = {tensor: moving[tensor] for tensor in memory.needed if moving[tensor]}
+    new = sum([run.count for run in queues.prefetch[Location.NONE] if run.tensor in awaited])
+    if 0 < new == sum(awaited.values()):
+        return StallReason.MAPPING
+    leaving = map(_tensor, chain.from_iterable(queues.evict))
+    return StallReason.LATE_PREFETCH if awaited.keys().isdisjoint(leaving) else StallReason.EVICTION
 
 
 class WaitLog:

@@ -42,7 +42,8 @@ class Division:
         """Look at what has to leave from a kernel on that lacks something."""
         self._queues, self._shortage, self._returned = queues, shortage, returned
         worst, peak = shortage.worst(), shortage.worst_step()
-        cycles = self._forecast.cycles_between(kernel, kernel + peak)
+        timeline = self._forecast.timeline
+        cycles = timeline.lap_time(kernel + peak) - timeline.lap_time(kernel)
         shares = self._queues.shares(worst, lambda: returned(peak))
         needs = [share * worst / rate for share, rate in zip(shares, self._rates, strict=True)]
         link_needs = worst / self._machine.link_rate
@@ -94,7 +95,7 @@ class Division:
 
     def _is_urgent(self, kernel: int) -> bool:
         """Return whether some kernel lacks more than a part of what the link can carry until then."""
-        forecast, (ahead, lacks) = self._forecast, self._shortage.later()
-        cycles = forecast.elapsed(ahead + kernel) - forecast.elapsed(kernel)
+        timeline, (ahead, lacks) = self._forecast.timeline, self._shortage.later()
+        cycles = timeline.lap_times(ahead + kernel) - timeline.lap_time(kernel)
         leaving = lacks + self._queues.queued_bytes
         return bool(np.any((lacks > 0) & (leaving > _EARLY * self._machine.link_rate * cycles)))

@@ -12,8 +12,8 @@ import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.footprint import working_set_bytes
-from g10sim.analysis.timeline import Integers
 from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.repetition import each
 
@@ -53,13 +53,13 @@ def _per_kernel(kernels: int, pairs: Iterable[tuple[int, int]]) -> list[Sequence
 class Forecast:
     """An iteration of a job, after which the next one comes.
 
-    ``sizes`` are bytes in whole pages, ``cycles`` the durations of kernels. ``lack`` are the bytes beyond
-    GPU memory that are alive at a kernel (negative: room), ``most_lacking`` the most of them; no kernel uses
-    more than ``largest_set``. ``first_uses`` are the first kernels that need tensors. For each kernel,
-    ``born`` are the tensors that need pages from then on, ``dead`` those that do not any more, ``dropped``
-    those to be dropped when it is about to start. ``sources`` are what kernels that run again before it read,
-    and those of their results that have contents already. They write ``scratch`` besides: results that nobody
-    needs any more.
+    ``sizes`` are bytes in whole pages, ``cycles`` the durations of kernels, of which the ``timeline`` has the
+    starts. ``lack`` are the bytes beyond GPU memory that are alive at a kernel (negative: room),
+    ``most_lacking`` the most of them; no kernel uses more than ``largest_set``. ``first_uses`` are the first
+    kernels that need tensors. For each kernel, ``born`` are the tensors that need pages from then on,
+    ``dead`` those that do not any more, ``dropped`` those to be dropped when it is about to start.
+    ``sources`` are what kernels that run again before it read, and those of their results that have contents
+    already. They write ``scratch`` besides: results that nobody needs any more.
     """
 
     def __init__(
@@ -71,8 +71,7 @@ class Forecast:
     ) -> None:
         self.kernels = kernels = len(trace.kernels)
         self.sizes = np.array(machine.sizes(trace), dtype=np.int64)
-        self.cycles = demand.cycles
-        self._elapsed = np.concatenate(([0], np.cumsum(demand.cycles)))
+        self.cycles, self.timeline = demand.cycles, Timeline(demand.cycles)
         room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
         live = demand.live_bytes.copy()
         for drop in drops:
@@ -108,16 +107,6 @@ class Forecast:
         dropped = {drop.tensor for drop in self._drops if drop.start <= kernel < drop.end}
         mortal = [tensor for tensor in self._mortal if births[tensor] <= kernel < deaths[tensor]]
         return sorted({*np.flatnonzero(self.lasting).tolist(), *mortal} - dropped)
-
-    def elapsed(self, kernels: Integers | int) -> Integers:
-        """Return the cycles from the start of the iteration to kernels of this one or the next."""
-        rounds, place = divmod(kernels, self.kernels)
-        found: Integers = rounds * self._elapsed[-1] + self._elapsed[place]
-        return found
-
-    def cycles_between(self, kernel: int, later: int) -> int:
-        """Return the cycles of kernels from one to before a later one, perhaps of the next iteration."""
-        return int(self.elapsed(later) - self.elapsed(kernel))
 
     def next_use(self, tensor: int, kernel: int) -> int:
         """Return the first kernel from ``kernel`` on that needs a tensor's contents.

@@ -26,12 +26,13 @@ def most_patient(forecast: Forecast, machine: PlannedMachine) -> dict[int, froze
     ids, uses = _by_next_use(forecast, peak)
     sizes = forecast.sizes.take(ids)
     later = sizes.cumsum() - sizes
-    cycles = forecast.elapsed(uses) - forecast.elapsed(_first_return(forecast, peak, later, uses))
+    times = forecast.timeline.lap_times
+    cycles = times(uses) - times(_first_return(forecast, peak, later, uses))
     is_left, found = later < lack, {}
     for number in range(len(tiers) - 1, 0, -1):
         tier = tiers[number]
         rest = min(tier.capacity_bytes, lack - sum(faster.capacity_bytes for faster in tiers[:number]))
-        if not 0 < rest <= _EASY * tier.write_rate * int(forecast.elapsed(peak)):
+        if not 0 < rest <= _EASY * tier.write_rate * forecast.timeline.lap_time(peak):
             continue
         order = (sizes / tier.read_rate - cycles).argsort(kind="stable")
         order = order[is_left.take(order)]

@@ -98,6 +98,8 @@ class Shortage:
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of that many kernels lacks, or the worst of all."""
+        if ahead and ahead <= min(_FEW, self._horizon):
+            return max(self._level_of[self._kernel : self._kernel + ahead])
         return self._level_of[self._peak(ahead)]
 
     def worst_of_two(self) -> int:
