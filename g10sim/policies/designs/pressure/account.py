@@ -107,7 +107,7 @@ class Account:
 
     def returning(self, first: int, last: int) -> list[int]:
         """Return those bytes by tier."""
-        found: list[int] = self._returning[:, first : last + 1].sum(axis=1).tolist()
+        found: list[int] = np.add.reduce(self._returning[:, first : last + 1], axis=1).tolist()
         return found
 
     def _count(self, tensor: int, size_bytes: int) -> None:

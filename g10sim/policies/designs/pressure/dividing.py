@@ -81,10 +81,11 @@ class Division:
         queues = self._queues
         roomy = queues.with_room(size_bytes)
         sharing = [tier for tier in roomy if shares[tier] > 0] or roomy
-        sharing.sort(key=self._debts.with_next(shares, size_bytes).__getitem__, reverse=True)
+        if len(sharing) > 1:
+            sharing.sort(key=self._debts.with_next(shares, size_bytes).__getitem__, reverse=True)
         if sharing and self._shortage.worst_of_two() + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
-        late = self._even_debts.with_next(self._even, size_bytes)
+        late = self._even_debts.with_next(self._even, size_bytes) if self._evenly else ()
         due = [tier for tier in sharing if tier not in self._evenly or late[tier] > 0] or sharing
         for tier in sorted(due, key=self._rates.__getitem__):
             # A slower tier takes what has time to return from there, if there is a choice.

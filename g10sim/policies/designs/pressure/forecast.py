@@ -15,7 +15,7 @@ from g10sim.analysis.footprint import working_set_bytes
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Kernel, Trace
-from g10sim.trace.repetition import each
+from g10sim.trace.repetition import each, named
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ class Forecast:
     kernels that need tensors. For each kernel, ``born`` are the tensors that need pages from then on,
     ``dead`` those that do not any more, ``dropped`` those to be dropped when it is about to start.
     ``sources`` are what kernels that run again before it read, and those of their results that have contents
-    already. They write ``scratch`` besides: results that nobody needs any more.
+    already; ``needed`` are these and its own tensors. They write ``scratch`` besides: results that nobody
+    needs any more.
     """
 
     def __init__(
@@ -97,6 +98,8 @@ class Forecast:
         away = {drop.tensor: drop for drop in drops}
         sources = [(drop.end, i) for drop in drops for i in _sources(trace, drop, away)]
         self.sources = _per_kernel(kernels, sources)
+        tensors = named(trace.kernels, attrgetter("tensors"))
+        self.needed = [(*own, *more) for own, more in zip(tensors, self.sources, strict=True)]
         for kernel, source in sources:
             self._uses[source] = tuple(sorted({*self._uses[source], kernel}))
         self.first_uses = [self.next_use(tensor, 0) for tensor in range(len(self.sizes))]

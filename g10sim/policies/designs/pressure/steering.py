@@ -42,7 +42,7 @@ class Steering:
         self._leaving = Departures(len(machine.tiers))
         self._coming = Arrivals()
         self._asked: set[int] = set()
-        self._used: list[int] = []
+        self._used: Sequence[int] = ()
         self._changed: set[int] = set()
         self._were_used = False
         self._seen: set[int] = set()
@@ -108,13 +108,14 @@ class Steering:
         """
         sizes, born = self._sizes, self._forecast.born[following]
         missing = sum(self._absent(view, i) if i in self._asked else sizes[i] for i in born)
-        used = set(self._used_by(view, following)).difference(born)
+        used = set(self._forecast.needed[following]).difference(born)
         return missing + sum(self._absent(view, tensor) for tensor in used)
 
     def _has_victims(self, view: PolicyView, following: int, room: int) -> bool:
         """Return whether new tensors of the next kernel push out nothing else that it needs."""
-        account, born = self._account, self._forecast.born[following]
-        victims = account.here_bytes - sum(map(account.here.__getitem__, set(self._used_by(view, following))))
+        account, forecast = self._account, self._forecast
+        born, needed = forecast.born[following], set(forecast.needed[following])
+        victims = account.here_bytes - sum(map(account.here.__getitem__, needed))
         return sum(map(self._sizes.__getitem__, born)) <= room + victims
 
     def _first_gone(self, view: PolicyView, lack: int) -> Iterator[int]:
@@ -129,7 +130,7 @@ class Steering:
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
         account, there = self._account, set(self._account.present)
-        for tensor in (*self._coming, *self._leaving, *self._used_by(view, view.kernel)):
+        for tensor in (*self._coming, *self._leaving, *self._forecast.needed[view.kernel]):
             if account.alive[tensor]:
                 there.discard(tensor)
                 if view.resident_bytes(tensor) and not view.is_needed(tensor):
@@ -162,10 +163,6 @@ class Steering:
                 account.bear(tensor)
         return dead
 
-    def _used_by(self, view: PolicyView, kernel: int) -> list[int]:
-        """Return the tensors of a kernel, and those that kernels read which run again before it."""
-        return [*view.trace.kernels[kernel].tensors, *self._forecast.sources[kernel]]
-
     def _forget(self, tensor: int) -> None:
         self._account.forget(tensor)
         self._leaving.discard(tensor)
@@ -192,7 +189,7 @@ class Steering:
     def _hold(self, view: PolicyView) -> set[int]:
         """Let what the kernel needs stay; return the tensors that have yet to arrive, new ones left out."""
         account, sizes, late = self._account, self._sizes, set[int]()
-        born, self._used = self._forecast.born[view.kernel], self._used_by(view, view.kernel)
+        born, self._used = self._forecast.born[view.kernel], self._forecast.needed[view.kernel]
         for tensor in self._used:
             if account.here[tensor] == sizes[tensor] and not self._named:
                 account.put(tensor, 0, 0)

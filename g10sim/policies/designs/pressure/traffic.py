@@ -163,7 +163,7 @@ def copies_of(trace: Trace, forecast: Forecast, room_bytes: int, keeps_copies: b
     for kernel in range(_LAPS * kernels):
         place = kernel % kernels
         memory.forget((*forecast.dead[place or kernels], *forecast.dropped[place]))
-        needed = {*trace.kernels[place].tensors, *forecast.sources[place], *forecast.scratch[place]}
+        needed = {*forecast.needed[place], *forecast.scratch[place]}
         into.append(memory.use(needed, kernel))
         memory.written.update(trace.kernels[place].outputs)
         out += memory.make_room(kernel, room_bytes, needed)
