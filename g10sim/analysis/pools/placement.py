@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from g10sim.analysis.pools.neighbors import Neighbors
-from g10sim.analysis.pools.windows import Windows
+from g10sim.analysis.pools.windows import AddressKind, Windows
 from g10sim.analysis.timeline import Integers
 
 Fit: TypeAlias = Literal["best", "first"]
@@ -131,7 +131,8 @@ def _check(blocks: Sequence[Block], alignment_bytes: int) -> None:
 class Instance:
     """Blocks to be placed, with one copy for each lap: copy ``i * len(blocks) + b`` is block b in lap i.
 
-    Raises ValueError for an empty lifetime or size, and for an alignment below 1.
+    Sizes and offsets are in units of the alignment. Raises ValueError for an empty lifetime or size, and for
+    an alignment below 1.
     """
 
     def __init__(self, blocks: Sequence[Block], period: int | None, alignment_bytes: int) -> None:
@@ -142,8 +143,8 @@ class Instance:
         starts = np.array([block.start for block in blocks], dtype=np.int64)
         lengths = np.array([block.end - block.start for block in blocks], dtype=np.int64)
         sizes = np.array([-(-block.size_bytes // alignment_bytes) for block in blocks], dtype=np.int64)
-        self._starts = np.tile(starts, self._laps) + step
-        self.sizes = np.tile(sizes * alignment_bytes, self._laps)
+        self._starts, self._unit = np.tile(starts, self._laps) + step, alignment_bytes
+        self.sizes = np.tile(sizes, self._laps)
         self.neighbors = Neighbors(self._starts, np.tile(lengths, self._laps), circle)
 
     def in_order(self, order: Order) -> Integers:
@@ -153,8 +154,8 @@ class Instance:
 
     def placement(self, offsets: Integers) -> Placement:
         """Put the offsets of all copies together by block."""
-        by_block = offsets.reshape(self._laps, self._count).T
-        footprint = int((offsets + self.sizes).max(initial=0))
+        by_block = self._unit * offsets.reshape(self._laps, self._count).T
+        footprint = self._unit * int((offsets + self.sizes).max(initial=0))
         return Placement(tuple(map(tuple, by_block.tolist())), footprint)
 
 
@@ -171,11 +172,12 @@ class _Layout:
         self.tops = self.offsets.copy()
         self._is_stale = np.ones(len(self._sizes), dtype=np.bool_)
         self._drift = np.ones(len(self._sizes), dtype=np.uint64)
+        self._kind: AddressKind = "i" if int(instance.sizes.sum()) < 2**31 else "q"
         self._codes = defaultdict[tuple[int, int], int](partial(Random(0).getrandbits, 64))
         self.placed = -len(self._sizes)
         """Copies placed again so far."""
 
-    def reorder(self, order: Integers, moved: int, bound_bytes: float = inf) -> bool:
+    def reorder(self, order: Integers, moved: int, bound: float = inf) -> bool:
         """Place all in an order of which only the first ``moved`` copies were in another before, if any.
 
         False as soon as a copy would end above the bound; those behind it are left for the next time.
@@ -184,8 +186,8 @@ class _Layout:
         places[order] = np.arange(len(order))
         places_of_pieces = places[self._neighbors.block]
         self._is_stale[:moved] = True
-        self._is_stale |= self.tops[order] > bound_bytes
-        windows, is_stale = Windows(self._neighbors), self._is_stale.data
+        self._is_stale |= self.tops[order] > bound
+        windows, is_stale = Windows(self._neighbors, self._kind), self._is_stale.data
         offsets, tops = self.offsets.data, self.tops.data
         for place, block in enumerate(order.tolist()):
             if is_stale[place]:
@@ -201,7 +203,7 @@ class _Layout:
                             self._is_stale[later] = True
                             self._drift[order[later]] += change
                     self._drift[block] = 0
-                if tops[block] > bound_bytes:
+                if tops[block] > bound:
                     return False
             windows.put(block, offsets[block], tops[block])
         return True
@@ -261,7 +263,7 @@ def search_placement(
     movable = min(_MOVED_BLOCKS, len(order))
     improved = 0
     for number in range(rounds):
-        if footprint <= target_bytes or movable < 2 or number - improved > _PATIENCE:
+        if alignment_bytes * footprint <= target_bytes or movable < 2 or number - improved > _PATIENCE:
             break
         if sum(layout.placed for layout in layouts.values()) > _MOST_PLACED:
             break

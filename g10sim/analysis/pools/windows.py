@@ -5,12 +5,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from g10sim.analysis.pools.neighbors import Neighbors
 from g10sim.analysis.timeline import Integers
 
+AddressKind: TypeAlias = Literal["i", "q"]
+"""Code of the integers that addresses are kept as: of 32 bits, which move faster, or of 64."""
 _KEPT = 3
 """Windows: large blocks of one size cross the load peak, or come before it, or after it."""
 _NEAR = 128
@@ -38,9 +41,9 @@ class Windows:
     kept therefore, and the nearest of them moves to the next lifetime.
     """
 
-    def __init__(self, neighbors: Neighbors) -> None:
-        self._neighbors = neighbors
-        self._begins, self._ends = (array("q", [-1]) * len(neighbors.block) for _ in range(2))
+    def __init__(self, neighbors: Neighbors, kind: AddressKind) -> None:
+        self._neighbors, self._kind = neighbors, kind
+        self._begins, self._ends = (array(kind, [-1]) * len(neighbors.block) for _ in range(2))
         self._kept: list[_Window] = []
 
     def of(self, block: int) -> tuple[Integers, Integers]:
@@ -61,7 +64,7 @@ class Windows:
             self._kept.remove(near)
             self._move(near, since, until)
         self._kept.append(near)
-        return np.frombuffer(near.begins, dtype=np.int64), np.frombuffer(near.ends, dtype=np.int64)
+        return np.frombuffer(near.begins, self._kind), np.frombuffer(near.ends, self._kind)
 
     def put(self, block: int, begin: int, end: int) -> None:
         """Place a lifetime from one address to another."""
@@ -76,11 +79,9 @@ class Windows:
 
     def _new(self, block: int, since: int, until: int) -> _Window:
         pieces = self._neighbors.of(block)
-        begins, ends = (
-            np.frombuffer(values, dtype=np.int64)[pieces] for values in (self._begins, self._ends)
-        )
-        begins, ends = begins[begins >= 0], np.append(0, ends[begins >= 0])
-        return _Window(since, until, *(array("q", np.sort(values).tobytes()) for values in (begins, ends)))
+        begins, ends = (np.frombuffer(values, self._kind)[pieces] for values in (self._begins, self._ends))
+        sides = begins[begins >= 0], np.append(ends[begins >= 0], ends.dtype.type(0))
+        return _Window(since, until, *(array(self._kind, np.sort(side).tobytes()) for side in sides))
 
     def _move(self, window: _Window, since: int, until: int) -> None:
         """Let a window begin and end at other times: first what joins it, then what it leaves behind."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.designs.autoswap.timeline import LoadTimeline
+from g10sim.policies.designs.autoswap.timeline import LoadTimeline, spans_of
 from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.planning.absence import Absence
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Scores: TypeAlias = "npt.NDArray[np.float64]"
 
-_KNOWN = 256
+_KNOWN = 1024
 """Candidates whose scores are kept up to date."""
 
 
@@ -41,7 +41,8 @@ def area_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copie
 
 def weighted_duration(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
     """WDOA: sum of the load over the operations of the absence."""
-    return _sums(timeline.load_bytes, *_spans(candidates))
+    starts, ends, _ = spans_of(candidates)
+    return _sums(timeline.load_bytes, starts, ends)
 
 
 def submodular_duration(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
@@ -51,7 +52,7 @@ def submodular_duration(timeline: LoadTimeline, candidates: Sequence[Absence], c
     them may have become the highest.
     """
     period, scores, load = timeline.num_kernels, np.zeros(len(candidates)), timeline.load()
-    starts, ends = _spans(candidates)
+    starts, ends, sizes = spans_of(candidates)
     earliest, latest = int(starts.min(initial=0)), int(ends.max(initial=0))
     rest = np.arange(len(candidates))
     while len(rest):
@@ -66,7 +67,7 @@ def submodular_duration(timeline: LoadTimeline, candidates: Sequence[Absence], c
             taken.append(int(first[best]))
             number = int(rest[first[best]])
             scores[number], start, end = left[best], int(starts[number]), int(ends[number])
-            size = candidates[number].size_bytes
+            size = int(sizes[number])
             load.add(start, end, -size)
             for lap in (-period, 0, period):
                 if earliest < end + lap and start + lap < latest:
@@ -112,9 +113,3 @@ def _sums(load_bytes: Integers, starts: Integers, ends: Integers) -> Scores:
     first = starts % operations
     found: Scores = sums[first + ends - starts] - sums[first]
     return found
-
-
-def _spans(candidates: Sequence[Absence]) -> tuple[Integers, Integers]:
-    """Return where absences start and end."""
-    starts = np.array([candidate.start for candidate in candidates], dtype=np.int64)
-    return starts, np.array([candidate.end for candidate in candidates], dtype=np.int64)

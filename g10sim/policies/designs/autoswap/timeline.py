@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
+
+import numpy as np
 
 from g10sim.analysis.footprint import live_bytes
 from g10sim.analysis.timeline import Integers, kernel_durations
@@ -87,20 +90,32 @@ def select(
     timeline: LoadTimeline, candidates: Sequence[Absence], order: Iterable[int], limit_bytes: int
 ) -> tuple[Absence, ...]:
     """Take candidates in order until the peak of what is left is within the limit; all, if it never is."""
-    load = timeline.load()
-    chosen: list[Absence] = []
-    for number in order:
-        if load.peak_bytes <= limit_bytes:
-            break
-        candidate = candidates[number]
-        load.add(candidate.start, candidate.end, -candidate.size_bytes)
-        chosen.append(candidate)
-    return tuple(chosen)
+    chosen = [candidates[number] for number in order]
+    spans = spans_of(chosen)
+
+    def is_enough(count: int) -> bool:
+        return _peak_without(timeline, spans[:, :count]) <= limit_bytes
+
+    return tuple(chosen[: bisect_left(range(len(chosen)), True, key=is_enough)])
 
 
-def least_peak_bytes(timeline: LoadTimeline, candidates: Iterable[Absence]) -> int:
+def least_peak_bytes(timeline: LoadTimeline, candidates: Sequence[Absence]) -> int:
     """Highest load with every candidate away, were copies free: no limit below can be kept."""
-    load = timeline.load()
-    for candidate in candidates:
-        load.add(candidate.start, candidate.end, -candidate.size_bytes)
-    return load.peak_bytes
+    return _peak_without(timeline, spans_of(candidates))
+
+
+def spans_of(candidates: Sequence[Absence]) -> Integers:
+    """Return three rows: where absences start and end, and their bytes."""
+    rows = [(candidate.start, candidate.end, candidate.size_bytes) for candidate in candidates]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3).T
+
+
+def _peak_without(timeline: LoadTimeline, spans: Integers) -> int:
+    kernels = timeline.num_kernels
+    starts, ends, sizes = spans
+    first = starts % kernels
+    changes = np.zeros(2 * kernels + 1, dtype=np.int64)
+    np.subtract.at(changes, first, sizes)
+    np.add.at(changes, first + ends - starts, sizes)
+    left = timeline.load_bytes + changes[:-1].cumsum().reshape(2, kernels).sum(axis=0)
+    return int(left.max(initial=0))
