@@ -17,8 +17,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.designs.autoswap.autoswap import AutoSwap
 from g10sim.policies.designs.autoswap.combination import best_combination, weighted_sum
-from g10sim.policies.designs.autoswap.planner import MODES, SCORES, plan_swaps
-from g10sim.policies.designs.autoswap.pool import plan_swapped_pool
+from g10sim.policies.designs.autoswap.planner import MODES, SCORES, plan_swapped_pool, plan_swaps
 from g10sim.policies.designs.autoswap.schedule import Schedule, stick_to_limit, without_overhead
 from g10sim.policies.designs.autoswap.scores import (
     area_of_absence,
@@ -38,7 +37,7 @@ from g10sim.policies.designs.autoswap.timeline import (
 from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.moves import Evict
 from g10sim.policies.interface.registry import create
-from g10sim.policies.planning.absence import Absence
+from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.synthetic import chain, random_trace
 
 TRACES = Path(__file__).parents[2] / "traces"

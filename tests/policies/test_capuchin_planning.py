@@ -17,8 +17,7 @@ from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, LeastCosts
 from g10sim.policies.interface.moves import Fetch
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.channel import Interval
-from g10sim.policies.planning.swapping.access import AccessSequence
-from g10sim.policies.planning.swapping.schedule import Recomputed
+from g10sim.policies.planning.swapping.schedule import AccessSequence, Recomputed
 
 RATE = 12
 

@@ -19,11 +19,10 @@ from g10sim.policies.interface.moves import Evict
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import create
-from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.swapping.access import AccessSequence
-from g10sim.policies.planning.swapping.schedule import JobSchedule
+from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule
+from g10sim.policies.planning.timeline import Absence
 from g10sim.records import Location
 from g10sim.sim.engine import run
 from g10sim.trace.format import load_trace

@@ -12,7 +12,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.policies.designs.g10 import draft_g10
 from g10sim.policies.designs.g10.draft import PlannedEviction
 from g10sim.policies.designs.g10.g10_paced import G10Paced
-from g10sim.policies.designs.g10.waiting import Waiting
+from g10sim.policies.designs.g10.recovery import Waiting
 from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.moves import Await, Evict
 from g10sim.policies.interface.policy import Policy

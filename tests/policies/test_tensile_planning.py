@@ -11,9 +11,8 @@ from g10sim.policies.designs.tensile.swapping import swap_across, swap_within
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.channel import Channel, Interval
-from g10sim.policies.planning.swapping.access import AccessSequence
-from g10sim.policies.planning.swapping.recomputing import choose_recomputation
-from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed
+from g10sim.policies.planning.swapping.peak import choose_recomputation
+from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule, Recomputed
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 

@@ -14,8 +14,15 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import WHITE, Look
 from g10sim.places import tier_name
-from g10sim.policies.designs.autoswap.planner import Mode, ScoreName, SwapPlan, moves_of, plan_swaps
-from g10sim.policies.designs.autoswap.pool import SwappedPool, plan_swapped_pool
+from g10sim.policies.designs.autoswap.planner import (
+    Mode,
+    ScoreName,
+    SwappedPool,
+    SwapPlan,
+    moves_of,
+    plan_swapped_pool,
+    plan_swaps,
+)
 from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES
 from g10sim.policies.designs.autoswap.timeline import whole_pages
 from g10sim.policies.designs.farthest_use import WholeTensors

@@ -12,9 +12,9 @@ import numpy as np
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, Swap
 from g10sim.policies.interface.machine import PlannedTier
-from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.channel import queued
 from g10sim.policies.planning.occupancy import Occupancy
+from g10sim.policies.planning.timeline import Absence
 
 _ITERATIONS = 3
 
@@ -136,20 +136,12 @@ def _by_departure(swaps: Iterable[Swap]) -> tuple[Swap, ...]:
     return tuple(sorted(swaps, key=lambda swap: (swap.candidate.start, swap.candidate.end)))
 
 
-@dataclass(slots=True)
-class _CopyOut:
-    """On its way until ``done``; its memory counts as free from operation ``gone`` on, which may wait."""
-
-    done: int
-    gone: int
-    size_bytes: int
-
-
 class _Play:
     """Operations with the load that swaps leave, one after the other, and a channel for each direction.
 
     An operation waits for copies out while the load and what should have left by then exceed the limit, and
-    for the copies in of what it uses. A wait moves everything after it.
+    for the copies in of what it uses. A wait moves everything after it. ``_leaving`` are the copies out under
+    way: when each is done, the operation from which on its memory counts as free, and its bytes.
     """
 
     def __init__(
@@ -163,14 +155,14 @@ class _Play:
         operations = timeline.num_kernels
         self._outs: list[list[Swap]] = [[] for _ in range(operations)]
         self._ins: list[list[Swap]] = [[] for _ in range(operations)]
-        for swap in sorted(swaps, key=lambda swap: (swap.candidate.start, swap.candidate.end)):
+        for swap in _by_departure(swaps):
             self._outs[swap.candidate.start % operations].append(swap)
         for swap in sorted(swaps, key=lambda swap: swap.in_time):
             self._ins[swap.back % operations].append(swap)
         self._room: list[int] = (limit_bytes - load_bytes).tolist()
         self._durations: list[int] = timeline.durations.tolist()
         self._copies = copies
-        self._leaving: deque[_CopyOut] = deque()
+        self._leaving = deque[tuple[int, int, int]]()
         self._due, self._late = defaultdict[int, int](int), 0
         self._out_free = self._in_free = self._time = 0
         self._left: dict[int, int] = {}
@@ -196,7 +188,7 @@ class _Play:
             self._out_free = max(self._time, self._out_free) + self._copies.out_cycles(size)
             self._left[swap.candidate.tensor] = self._out_free
             gone = operation + swap.gone - swap.candidate.start
-            self._leaving.append(_CopyOut(self._out_free, gone, size))
+            self._leaving.append((self._out_free, gone, size))
             self._due[gone] += size
         start = self._wait_for_room(place, operation)
         for swap in self._ins[place]:
@@ -211,11 +203,11 @@ class _Play:
         """Time at which what should be gone by now has left as far as the limit needs it."""
         time, leaving = self._time, self._leaving
         self._late += self._due.pop(operation, 0)
-        while leaving and (leaving[0].done <= time or self._late > self._room[place]):
-            copy = leaving.popleft()
-            time = max(time, copy.done)
-            if copy.gone <= operation:
-                self._late -= copy.size_bytes
+        while leaving and (leaving[0][0] <= time or self._late > self._room[place]):
+            done, gone, size = leaving.popleft()
+            time = max(time, done)
+            if gone <= operation:
+                self._late -= size
             else:
-                self._due[copy.gone] -= copy.size_bytes
+                self._due[gone] -= size
         return time

@@ -10,7 +10,7 @@ import numpy as np
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, spans_of
 from g10sim.policies.interface.machine import PlannedTier
-from g10sim.policies.planning.absence import Absence
+from g10sim.policies.planning.timeline import Absence
 
 if TYPE_CHECKING:
     import numpy.typing as npt

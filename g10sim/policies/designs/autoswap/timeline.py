@@ -13,9 +13,8 @@ import numpy as np
 from g10sim.analysis.footprint import live_bytes
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.policies.interface.machine import page_sizes
-from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.planning.timeline import Timeline
+from g10sim.policies.planning.timeline import Absence, Timeline, absences
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each
 

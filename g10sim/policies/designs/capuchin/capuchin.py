@@ -19,7 +19,7 @@ from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limited
-from g10sim.policies.planning.swapping.access import AccessSequence
+from g10sim.policies.planning.swapping.schedule import AccessSequence
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes, parse_bytes
 

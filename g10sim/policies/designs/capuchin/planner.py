@@ -18,10 +18,8 @@ from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, LeastCosts
 from g10sim.policies.planning.channel import NEVER, Interval
 from g10sim.policies.planning.choice import best_first
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.swapping.access import AccessSequence
-from g10sim.policies.planning.swapping.peak import PeakAnalysis, Span
-from g10sim.policies.planning.swapping.recomputing import recomputation_of
-from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed
+from g10sim.policies.planning.swapping.peak import PeakAnalysis, Span, recomputation_of
+from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule, Recomputed
 
 if TYPE_CHECKING:
     import numpy.typing as npt

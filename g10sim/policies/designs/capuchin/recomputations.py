@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.designs.capuchin.swaps import AccessPair
-from g10sim.policies.planning.swapping.access import AccessSequence
 from g10sim.policies.planning.swapping.peak import Span
-from g10sim.policies.planning.swapping.schedule import Recomputed
+from g10sim.policies.planning.swapping.schedule import AccessSequence, Recomputed
 
 
 @dataclass(eq=False, slots=True)

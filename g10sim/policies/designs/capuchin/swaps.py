@@ -11,8 +11,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.channel import NEVER, Channel, Interval
-from g10sim.policies.planning.swapping.access import AccessSequence, transfer_cycles
-from g10sim.policies.planning.swapping.schedule import Swap
+from g10sim.policies.planning.swapping.schedule import AccessSequence, Swap, transfer_cycles
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,10 +9,9 @@ from g10sim.analysis.timeline import Integers
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.interface.plan import Planned
-from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.occupancy import Pressure
-from g10sim.policies.planning.timeline import Timeline
+from g10sim.policies.planning.timeline import Absence, Timeline
 from g10sim.trace.model import Tensor
 
 Ranking: TypeAlias = Literal["benefit", "benefit_per_cost"]

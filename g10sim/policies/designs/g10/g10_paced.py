@@ -14,8 +14,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
 from g10sim.policies.designs.g10.planner import draft_g10, to_plan
-from g10sim.policies.designs.g10.recovery import Recovery
-from g10sim.policies.designs.g10.waiting import Waiting
+from g10sim.policies.designs.g10.recovery import Recovery, Waiting
 from g10sim.policies.interface.machine import PlannedMachine, planned_machines
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, parameter

@@ -42,11 +42,11 @@ from g10sim.policies.designs.g10.draft import (
     target_bytes,
 )
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
-from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.choice import Worths, find_best, nested
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
+from g10sim.policies.planning.timeline import Absence, absences
 from g10sim.trace.model import Trace
 
 if TYPE_CHECKING:

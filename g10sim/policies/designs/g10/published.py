@@ -42,11 +42,10 @@ from g10sim.policies.designs.g10.sort_order import introsorted
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch, Free, TensorMove
 from g10sim.policies.interface.plan import Planned
-from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.prefix_sums import prefix_sums
-from g10sim.policies.planning.timeline import Timeline
+from g10sim.policies.planning.timeline import Absence, Timeline, absences
 from g10sim.trace.model import Trace
 
 if TYPE_CHECKING:

@@ -1,19 +1,24 @@
-"""Fetching back what left the GPU against the plan.
+"""Help for a plan while time passes: strays are fetched back, and kernels wait for the room that it makes.
 
 Where the GPU fills up in spite of the plan, the memory manager makes room with tensors that the plan
 never meant to leave, so no prefetch of the plan brings them back. Their return is asked for here, far
 enough ahead to go behind the plan's own prefetches in the queue, and only into memory that nothing on
 its way will take.
+
+A paced plan counts on stalls: a kernel starts when what it needs has room. One that starts earlier makes room
+with whatever is oldest, for which the link has no time in the plan, and which no prefetch brings back.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from g10sim.policies.designs.g10.draft import Draft
-from g10sim.policies.interface.moves import Fetch
+from g10sim.policies.interface.machine import PlannedTier
+from g10sim.policies.interface.moves import Await, Fetch
 from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.planning.leaving import by_departure
 
 # Share of GPU memory left to tensors that are about to be born.
 _RESERVED = 0.1
@@ -90,3 +95,42 @@ class _NextUses:
             self.of[self._now].clear()
             for kernel, use in self._following[self._now]:
                 insort(self.of[kernel], use)
+
+
+class Waiting:
+    """Knows for one job which planned evictions are under way."""
+
+    def __init__(self, draft: Draft, kernels: Sequence[Sequence[int]]) -> None:
+        """``kernels`` are the tensors that each kernel needs."""
+        self._kernels = [frozenset(tensors) for tensors in kernels]
+        self._planned: list[dict[int, PlannedTier]] = [{} for _ in kernels]
+        for eviction in sorted(draft.evictions, key=lambda entry: (entry.out_by, entry.tensor)):
+            self._planned[eviction.start % len(kernels)][eviction.tensor] = eviction.tier
+        self._leaving: dict[int, PlannedTier] = {}
+
+    def state(self) -> tuple[object, ...]:
+        """Return the planned evictions under way."""
+        return tuple((tensor, tier.name) for tensor, tier in self._leaving.items())
+
+    def begin(self, kernel: int) -> None:
+        """Note what the plan evicts at the start of a kernel."""
+        self._leaving |= self._planned[kernel]
+
+    def waits(self, view: PolicyView) -> Iterator[Await]:
+        """Let a kernel end only when planned evictions have made room for the next one."""
+        for tensor in [tensor for tensor in self._leaving if not view.in_transfer_bytes(tensor)]:
+            del self._leaving[tensor]
+        if not self._leaving:
+            return
+        following = self._kernels[(view.kernel + 1) % len(self._kernels)]
+        lack = sum(view.size_bytes(tensor) - view.resident_bytes(tensor) for tensor in following)
+        dead = filter(view.is_dead, self._kernels[view.kernel])
+        lack -= view.free_bytes + sum(map(view.resident_bytes, dead))
+        awaited = []
+        for tensor, size in by_departure(view, self._leaving):
+            if lack <= 0:
+                break
+            awaited.append(tensor)
+            lack -= size
+        if awaited:
+            yield Await(frozenset(awaited))

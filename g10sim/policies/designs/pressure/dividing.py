@@ -9,7 +9,7 @@ import numpy as np
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.returning import most_patient
 from g10sim.policies.designs.pressure.shortage import Shortage
-from g10sim.policies.designs.pressure.tiers import Debts, Queues, Shares
+from g10sim.policies.designs.pressure.tiers import Queues, Shares
 from g10sim.policies.interface.machine import PlannedMachine
 
 _BUSY = 0.9
@@ -35,8 +35,8 @@ class Division:
         self.start_iteration()
 
     def start_iteration(self) -> None:
-        """Forget what has left."""
-        self._debts, self._even_debts = Debts(len(self._rates)), Debts(len(self._rates))
+        """Forget what has left: no tier is behind its share of that by any bytes."""
+        self._debts, self._even_debts = ([0.0] * len(self._rates) for _ in range(2))
 
     def start_kernel(self, kernel: int, queues: Queues, shortage: Shortage, returned: Returned) -> None:
         """Look at what has to leave from a kernel on that lacks something."""
@@ -68,8 +68,9 @@ class Division:
         tier = self._choose(shares, tensor, size_bytes)
         if tier is not None:
             self._queues.add(tier, size_bytes)
-            self._debts.add(tier, shares, size_bytes)
-            self._even_debts.add(tier, self._even, size_bytes)
+            for debts, parts in (self._debts, shares), (self._even_debts, self._even):
+                debts[:] = _with_next(debts, parts, size_bytes)
+                debts[tier] -= size_bytes
         return tier
 
     def _choose(self, shares: Shares, tensor: int, size_bytes: int) -> int | None:
@@ -82,10 +83,10 @@ class Division:
         roomy = queues.with_room(size_bytes)
         sharing = [tier for tier in roomy if shares[tier] > 0] or roomy
         if len(sharing) > 1:
-            sharing.sort(key=self._debts.with_next(shares, size_bytes).__getitem__, reverse=True)
+            sharing.sort(key=_with_next(self._debts, shares, size_bytes).__getitem__, reverse=True)
         if sharing and self._shortage.worst_of_two() + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
-        late = self._even_debts.with_next(self._even, size_bytes) if self._evenly else ()
+        late = _with_next(self._even_debts, self._even, size_bytes) if self._evenly else ()
         due = [tier for tier in sharing if tier not in self._evenly or late[tier] > 0] or sharing
         for tier in sorted(due, key=self._rates.__getitem__):
             # A slower tier takes what has time to return from there, if there is a choice.
@@ -100,3 +101,8 @@ class Division:
         cycles = timeline.lap_times(ahead + kernel) - timeline.lap_time(kernel)
         leaving = lacks + self._queues.queued_bytes
         return bool(np.any((lacks > 0) & (leaving > _EARLY * self._machine.link_rate * cycles)))
+
+
+def _with_next(debts: Sequence[float], shares: Shares, size_bytes: int) -> list[float]:
+    """Return by how much tiers are behind when that many bytes more have left that go elsewhere."""
+    return [debt + share * size_bytes for debt, share in zip(debts, shares, strict=True)]

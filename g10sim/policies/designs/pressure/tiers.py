@@ -81,19 +81,3 @@ class Queues:
             now = end
             del rates[number]
         return now
-
-
-class Debts:
-    """Bytes by which each tier is behind its share of what has left."""
-
-    def __init__(self, tiers: int) -> None:
-        self._bytes = [0.0] * tiers
-
-    def with_next(self, shares: Shares, size_bytes: int) -> list[float]:
-        """Return what tiers are behind when that many bytes more have left that go elsewhere."""
-        return [debt + share * size_bytes for debt, share in zip(self._bytes, shares, strict=True)]
-
-    def add(self, tier: int, shares: Shares, size_bytes: int) -> None:
-        """Note bytes that have left for a tier."""
-        self._bytes = self.with_next(shares, size_bytes)
-        self._bytes[tier] -= size_bytes

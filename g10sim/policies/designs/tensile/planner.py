@@ -15,10 +15,14 @@ from g10sim.policies.designs.tensile.swapping import swap_across, swap_within
 from g10sim.policies.interface.parameters import Count, Share, parameter
 from g10sim.policies.planning.channel import Channel
 from g10sim.policies.planning.limit import Limit, Limited
-from g10sim.policies.planning.swapping.access import AccessSequence, transfer_cycles
-from g10sim.policies.planning.swapping.peak import Accounting, PeakAnalysis
-from g10sim.policies.planning.swapping.recomputing import choose_recomputation
-from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed, Swap
+from g10sim.policies.planning.swapping.peak import Accounting, PeakAnalysis, choose_recomputation
+from g10sim.policies.planning.swapping.schedule import (
+    AccessSequence,
+    JobSchedule,
+    Recomputed,
+    Swap,
+    transfer_cycles,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -11,8 +11,7 @@ from g10sim.policies.designs.tensile.planner import PlannedJobs, PlanningParamet
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
-from g10sim.policies.planning.swapping.access import AccessSequence
-from g10sim.policies.planning.swapping.schedule import JobSchedule
+from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule
 from g10sim.trace.model import Trace
 
 DRIFT = 0.3

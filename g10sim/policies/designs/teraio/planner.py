@@ -18,12 +18,11 @@ from g10sim.policies.designs.teraio.pressure import Amounts, CriticalPressure
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
-from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.channel import NEVER, Channel, Copies, Gaps, Interval
 from g10sim.policies.planning.choice import Ranking, Worths
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
-from g10sim.policies.planning.timeline import Timeline
+from g10sim.policies.planning.timeline import Absence, Timeline, absences
 from g10sim.trace.model import Trace
 
 
