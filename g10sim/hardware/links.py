@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from g10sim.config.links import LinkSpec
 from g10sim.config.system import SystemSpec
@@ -78,6 +79,14 @@ class _Edge:
         return any(link in path for link in self.directions)
 
 
+class _Spot(NamedTuple):
+    """A place in the tree: the edges above it, and its socket and its GPU, if it has them."""
+
+    edges: Sequence[_Edge]
+    socket: int | None = None
+    gpu: int | None = None
+
+
 def _ways(edges: Iterable[_Edge], *, inward: bool) -> list[Link]:
     return [link for edge in edges for link in edge.way(inward=inward)]
 
@@ -96,8 +105,6 @@ class Topology:
             ]
             for gpu in gpus
         ]
-        self._inward = [_ways(edges, inward=True) for edges in self._edges]
-        self._outward = [_ways(edges, inward=False) for edges in self._edges]
         self._mapping = [Link(f"GPU {gpu} page mapping", system.gpu.allocation_rate) for gpu in gpus]
         self._place_sockets(system)
         self._place_nvlink(system)
@@ -111,8 +118,9 @@ class Topology:
         self._costly = [edge for edge in edges if edge.per_copy]
         for tier in system.all_tiers:
             self._place_tier(tier)
-        trees = [*self._inward, *self._outward, self._mapping, self._memories, self._between]
-        paths = [*trees, self._peer_in, self._peer_out, *self._paths.values()]
+        trees = [_ways(edges, inward=inward) for inward in (True, False) for edges in self._edges]
+        others = self._mapping, self._memories, self._between, self._peer_in, self._peer_out
+        paths = [*trees, *others, *self._paths.values()]
         self.links = tuple(dict.fromkeys(link for path in paths for link in path))
 
     def _place_sockets(self, system: SystemSpec) -> None:
@@ -121,7 +129,8 @@ class Topology:
         names = [socket.name for socket in host.sockets]
         self._sockets = dict(system.sockets)
         groups = [self._sockets[name] for name in names] or [self._sockets["socket0"]]
-        self._socket = {gpu: number for number, group in enumerate(groups) for gpu in group}
+        self.sockets = {gpu: number for number, group in enumerate(groups) for gpu in group}
+        """Socket that each GPU hangs on."""
         self._memories: list[Link] = []
         if host.memory_bandwidth is not None:
             titles = [f"{name} memory" for name in names] or ["host memory"]
@@ -161,65 +170,59 @@ class Topology:
         Peer to peer, links above both are not crossed. Through a buffer in host memory all are, and bytes are
         written to that memory and read from it again.
         """
-        own = self._inward[gpu] if inward else self._outward[gpu]
         if tier.name == "host":
-            return [*own, *self.memory(gpu)]
+            return self.to_root(gpu, inward=inward)
+        there = self._spot_of(tier)
+        if there.gpu == gpu:
+            return []
+        if there.gpu is not None:
+            return self.between(there.gpu, gpu) if inward else self.between(gpu, there.gpu)
+        if buffer and there.socket is None:
+            beyond = _ways(there.edges, inward=not inward)
+            return [*self.to_root(gpu, inward=inward), *self.memory(gpu), *buffer, *beyond]
+        return self._way(self._spot(gpu), there, inward=inward)
+
+    def _spot(self, gpu: int) -> _Spot:
+        return _Spot(self._edges[gpu], self.sockets[gpu], gpu)
+
+    def _spot_of(self, tier: Tier) -> _Spot:
+        """Return where a tier hangs; a link, or the root of the tree, is near every socket."""
+        if tier.at is None:
+            return _Spot([])
         if tier.at in self._sockets:
-            home = self._sockets[tier.at]
-            near = gpu in home or not self._between
-            return [*own, *([] if near else [self._between[self._socket[home[0] if inward else gpu]]])]
-        if tier.at is not None and tier.at not in self._below:
-            peer = int(tier.at.removeprefix("gpu"))
-            return [] if peer == gpu else self.between(*((peer, gpu) if inward else (gpu, peer)))
-        below = self._below.get(tier.at or "")
-        above = [
-            self._shared[name] for name, gpus in self._below.items() if below is not None and below <= gpus
-        ]
-        if buffer:
-            return [*own, *self.memory(gpu) * 2, *buffer, *_ways(above, inward=not inward)]
-        edges = self._edges[gpu]
-        near_edges = [edge for edge in edges if edge not in above]
-        far_edges = [edge for edge in above if edge not in edges]
-        return [*_ways(near_edges, inward=inward), *_ways(far_edges, inward=not inward)]
+            return _Spot([], self.sockets[self._sockets[tier.at][0]])
+        if tier.at in self._below:
+            below = self._below[tier.at]
+            return _Spot([self._shared[name] for name, gpus in self._below.items() if below <= gpus])
+        return self._spot(int(tier.at.removeprefix("gpu")))
+
+    def _way(self, near: _Spot, far: _Spot, *, inward: bool) -> list[Link]:
+        """Links between two spots, the near one's first, for bytes that go away from it or ``inward``.
+
+        Those above both are not crossed: a switch passes peer traffic on (peer-to-peer access).
+        """
+        source, target = (far.socket, near.socket) if inward else (near.socket, far.socket)
+        up = _ways([edge for edge in near.edges if edge not in far.edges], inward=inward)
+        down = _ways([edge for edge in far.edges if edge not in near.edges], inward=not inward)
+        if source is None or target is None or source == target:
+            return [*up, *down]
+        return [*up, *self._between[source : source + 1], *down]
 
     def memory(self, gpu: int) -> list[Link]:
         """Return the memory of a GPU's socket, where it has a limit."""
-        return [self._memories[self._socket[gpu]]] if self._memories else []
-
-    def socket_of(self, gpu: int) -> int:
-        """Return the socket that a GPU hangs on."""
-        return self._socket[gpu]
+        return [self._memories[self.sockets[gpu]]] if self._memories else []
 
     def to_host(self, gpu: int, tier: Tier, *, back: bool = False) -> list[Link]:
         """Links from a tier to the memory of a GPU's socket, or ``back``: its port, and those above it."""
-        port, socket = self.ports[tier.place][back], self._socket[gpu]
-        path = [port] if port is not None else []
-        if tier.at in self._sockets:
-            home = self._socket[self._sockets[tier.at][0]]
-            path += [] if home == socket or not self._between else [self._between[socket if back else home]]
-        elif tier.at is not None and tier.at not in self._below:
-            peer = int(tier.at.removeprefix("gpu"))
-            source = socket if back else self._socket[peer]
-            apart = self._socket[peer] != socket and bool(self._between)
-            own = self._inward[peer] if back else self._outward[peer]
-            path += [*own, *([self._between[source]] if apart else [])]
-        elif tier.at is not None:
-            below = self._below[tier.at]
-            above = [self._shared[name] for name, gpus in self._below.items() if below <= gpus]
-            path += _ways(above, inward=back)
-        return [*path, *self.memory(gpu)]
+        port, socket = self.ports[tier.place][back], _Spot([], self.sockets[gpu])
+        way = self._way(self._spot_of(tier), socket, inward=back)
+        return [*([] if port is None else [port]), *way, *self.memory(gpu)]
 
     def between(self, source: int, target: int) -> list[Link]:
-        """Links that bytes cross from one GPU to another, over NVLink or up and down the tree of PCIe links.
-
-        Links above both are not crossed: a switch passes peer traffic on (peer-to-peer access).
-        """
+        """Links that bytes cross from one GPU to another, over NVLink or the tree of PCIe links."""
         if self._peer_out:
             return [self._peer_out[source], self._peer_in[target]]
-        up = [link for link in self._outward[source] if link not in self._outward[target]]
-        down = [link for link in self._inward[target] if link not in self._inward[source]]
-        apart = self._socket[source] != self._socket[target]
-        return [*up, *([self._between[self._socket[source]]] if apart and self._between else []), *down]
+        return self._way(self._spot(source), self._spot(target), inward=False)
 
     def own(self, gpu: int) -> tuple[Link, Link]:
         """Both directions of a GPU's own link."""
@@ -227,8 +230,7 @@ class Topology:
 
     def to_root(self, gpu: int, *, inward: bool) -> list[Link]:
         """Links between a GPU and the memory of its socket."""
-        own = self._inward[gpu] if inward else self._outward[gpu]
-        return [*own, *self.memory(gpu)]
+        return [*_ways(self._edges[gpu], inward=inward), *self.memory(gpu)]
 
     def inward(self, gpu: int, source: Location) -> list[Link]:
         """Links that pages cross on their way in; new pages only need mapping."""

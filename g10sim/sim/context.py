@@ -18,7 +18,7 @@ from g10sim.sim.accounts.checks import Checker
 from g10sim.sim.accounts.iterations import Iterations
 from g10sim.sim.accounts.recorder import Recorder
 from g10sim.sim.addresses import OwnAddresses
-from g10sim.sim.beside.exchange import GradientExchange, Peers
+from g10sim.sim.beside.peers import GradientExchange, Peers
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Allotment
 from g10sim.trace.model import Trace

@@ -18,8 +18,7 @@ from g10sim.config.tiers import Tier
 from g10sim.errors import ConfigError, InvariantError, UnsupportedError
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
-from g10sim.hardware.gpu_memory.mapped import Mapped
-from g10sim.hardware.memory import Residency
+from g10sim.hardware.memory import Mapped, Residency
 from g10sim.hardware.pools import Frames, Pool
 from g10sim.hardware.transfers.batched import BatchedTransfers
 from g10sim.hardware.transfers.fluid import FluidTransfers
@@ -35,8 +34,7 @@ from g10sim.sim.accounts.recorder import Recorder
 from g10sim.sim.address_map import address_map
 from g10sim.sim.addresses import OwnAddresses, PooledAddresses
 from g10sim.sim.beside.cpu import check_cpu
-from g10sim.sim.beside.exchange import GradientExchange, Peers
-from g10sim.sim.beside.pipeline import StageTransfers
+from g10sim.sim.beside.peers import GradientExchange, Peers, StageTransfers
 from g10sim.sim.context import JobContext, Machine
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
 from g10sim.sim.executor import JobRun

@@ -11,10 +11,9 @@ from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.gpu_memory.layout import Layout
-from g10sim.hardware.gpu_memory.mapped import Mapped
 from g10sim.hardware.gpu_memory.placement import first_fit_left
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory
-from g10sim.hardware.memory import Residency
+from g10sim.hardware.memory import Mapped, Residency
 from g10sim.hardware.runs import Run
 
 PAGE = 1000

@@ -10,7 +10,7 @@ from g10sim.api import simulate as simulate_on_preset
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
-from g10sim.hardware.gpu_memory.mapped import Mapped
+from g10sim.hardware.memory import Mapped
 from g10sim.hardware.pools import Frames
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.designs.deepum import DeepUm

@@ -12,8 +12,8 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.policies.interface.registry import create
-from g10sim.sim.alike import one_group
 from g10sim.sim.engine import run
+from g10sim.sim.preparation import one_group
 from g10sim.trace.workload import Job, Workload
 
 PAIRS = ([0, 1], [2, 3])

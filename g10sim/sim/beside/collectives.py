@@ -11,7 +11,7 @@ from simpy import Event
 
 from g10sim.errors import InvariantError
 from g10sim.records import BesideRecord
-from g10sim.sim.beside.exchange import Peers
+from g10sim.sim.beside.peers import Peers
 from g10sim.sim.context import Claims, JobContext
 from g10sim.sim.stages.working_set import free_room
 from g10sim.trace.model import Kernel

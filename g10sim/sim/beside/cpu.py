@@ -110,7 +110,7 @@ class CpuKernels(Launches):
         self._trace, self._exchange = context.executed, context.exchange
         self._machine, self._transfers = machine, transfers
         self._clock_hz, self._spec = system.gpu.clock, system.cpu
-        self._socket = transfers.topology.socket_of(context.gpu)
+        self._socket = transfers.topology.sockets[context.gpu]
         self._tiers = {tier.place: tier for tier in system.all_tiers}
         self._host = machine.tiers[HOST]
         self._gathers, self._stores, self._collectives = not needs.unlimited_memory, stores, collectives
