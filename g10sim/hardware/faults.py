@@ -80,9 +80,11 @@ class ProfiledFaultCost:
     division there) or is unlimited; B_flash = B_host * fault latency / (fault latency + flash latency), at
     most the SSD's rate; B_host is at most what flash leaves of the link. Where that leaves nothing, the
     host's term is infinite and the time is 0, or it is 0/0 and only flash counts.
+
+    ``ticks_per_second`` are those of profiled durations.
     """
 
-    def __init__(self, system: SystemSpec) -> None:
+    def __init__(self, system: SystemSpec, ticks_per_second: int) -> None:
         fault_us = system.page_fault.latency / 1e6
         ssd = published_drive(system)
         flash_us = ssd.latency / 1e6
@@ -91,7 +93,7 @@ class ProfiledFaultCost:
         self._link = system.pcie.inward / 1000
         self._read = ssd.read_bandwidth / 1000
         self._cycles_per_ms = system.gpu.clock / 1000
-        self._clock = system.gpu.clock
+        self._clock, self._ticks = system.gpu.clock, ticks_per_second
 
     def cycles(
         self, duration: int, profile: FaultProfile | None, inputs: FaultCount, outputs: FaultCount
@@ -124,10 +126,8 @@ class ProfiledFaultCost:
     def _profiled_differences_ms(self, duration: int, profile: FaultProfile | None) -> Sequence[int]:
         if profile is None:
             return 0, 0
-        seconds = [
-            cycles // self._clock for cycles in (profile.all_faulting, profile.outputs_faulting, duration)
-        ]
-        return (seconds[0] - seconds[1]) * 1000, (seconds[1] - seconds[2]) * 1000
+        some = profile.outputs_faulting // self._ticks
+        return (profile.all_faulting // self._ticks - some) * 1000, (some - duration // self._clock) * 1000
 
 
 def _ieee_divide(dividend: float, divisor: float) -> float:

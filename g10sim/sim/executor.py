@@ -9,6 +9,7 @@ from typing import Any
 
 from simpy import Event
 
+from g10sim.hardware.faults import ProfiledFaultCost
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.interface.plan import Planned
 from g10sim.records import JobRecord, StallReason
@@ -27,13 +28,7 @@ from g10sim.sim.moves.victims import victim_rule
 from g10sim.sim.stages.fetching import Fetching
 from g10sim.sim.stages.in_place import InPlace
 from g10sim.sim.stages.recomputation import Recomputation
-from g10sim.sim.stages.working_set import (
-    FaultCharge,
-    check_working_sets,
-    count_faults,
-    dominant_reason,
-    released_after,
-)
+from g10sim.sim.stages.working_set import check_working_sets, count_faults, dominant_reason, released_after
 from g10sim.sim.view import make_view
 from g10sim.trace.model import Device, Kernel
 
@@ -49,7 +44,8 @@ class JobRun:
         self._fabric, self._clock, self._behaviour = context.fabric, context.fabric.clock, behaviour
         self._transfers = context.fabric.transfers
         self._recomputation = Recomputation(trace)
-        self._charge = FaultCharge(executed, machine.system, behaviour)
+        is_profiled, ticks = behaviour.fault_cost == "profiled", executed.ticks_per_second
+        self._fault_cost = ProfiledFaultCost(machine.system, ticks) if is_profiled else None
         self._durations = executed.durations_cycles(clock)
         self._measured = trace.durations_cycles(clock)
         self._own = list(self._measured)
@@ -313,30 +309,33 @@ class JobRun:
         """Wait for the working set, then compute."""
         execution = self._execution(iteration, kernel, start)
         duration = execution.duration
-        end = self._clock.cycle + duration
+        since = self._clock.cycle
+        end = since + duration
         if not self._fetching.has_all():
-            extra = self._charge.cycles(kernel, duration, execution.inputs, execution.outputs)
+            extra = 0
+            if self._fault_cost is not None:
+                sides = execution.inputs, execution.outputs
+                extra = self._fault_cost.cycles(duration, kernel.fault_profile, *sides)
             yield from self._fetching.fetch(execution, waits)
-            end = self._fetching.end(execution, extra)
+            since, end = self._clock.cycle, self._fetching.end(execution, extra)
         self._start(execution)
-        self._computes_since = computing_since = self._clock.cycle
-        computed, done = yield from self._compute(kernel, end - self._clock.cycle)
+        self._computes_since = since
+        computed, done = yield from self._compute(kernel, end - since)
         with self._alter():
             waits.add(self._slower, computed - end)
             waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
-            self._measured[kernel.id] = computed - computing_since
-            self._own[kernel.id] = end - computing_since
-            stall = self._clock.cycle - start - duration
-            if stall:
+            self._measured[kernel.id] = computed - since
+            self._own[kernel.id] = end - since
+            if stall := done - start - duration:
                 rest = dominant_reason(self.memory, execution.inputs, execution.outputs)
                 execution.stalls = waits.charge(stall, rest)
-            execution.busy_at_end = self._transfers.busy_cycles(self._number)
+            busy = execution.busy_at_end = self._transfers.busy_cycles(self._number)
             self._recomputation.kernel_ended(kernel)
             self._finish(kernel)
         if self.memory.awaits:
             yield from self._fetching.join(execution)
-        busy = self._transfers.busy_cycles(self._number)
-        self._ledger.close_kernel(execution, self._clock.cycle, busy)
+            done, busy = self._clock.cycle, self._transfers.busy_cycles(self._number)
+        self._ledger.close_kernel(execution, done, busy)
         self._give_up_working_set(kernel)
         if self.context.exchange is not None:
             self.context.exchange.kernel_ended(iteration, kernel.id)
@@ -352,14 +351,14 @@ class JobRun:
 
         Returns when it has computed, and when all is done.
         """
-        used = self._in_place.begin(kernel.id)
+        used = self._in_place.begin(kernel.id) if self.memory.in_place else []
         yield from self._gpu.compute.run(self._number, cycles, self.job.priority)
         computed = self._clock.cycle
-        if used:
-            yield self._fabric.until(
-                lambda: all(message.is_done for message in used), self._fetching.describe_wait
-            )
-            self._in_place.end(kernel)
+        if not used:
+            return computed, computed
+        stuck = self._fetching.describe_wait
+        yield self._fabric.until(lambda: all(message.is_done for message in used), stuck)
+        self._in_place.end(kernel)
         return computed, self._clock.cycle
 
     def _finish(self, kernel: Kernel) -> None:

@@ -33,7 +33,8 @@ def side(pages=0, flash=0, host=0, absent=0):
 
 
 def cost(inputs=None, outputs=None, *, duration=0, profile=None, ssd="3.2 GB/s"):
-    return ProfiledFaultCost(machine(ssd)).cycles(duration, profile, inputs or side(), outputs or side())
+    sides = inputs or side(), outputs or side()
+    return ProfiledFaultCost(machine(ssd), CLOCK).cycles(duration, profile, *sides)
 
 
 def cycles(size_bytes, rate):

@@ -8,10 +8,9 @@ import pytest
 from machines import FROM_SSD, GPG10, OWN, FollowPlan, kernel_times, machine, simulate, trace_of
 from memories import FLASH, GPU, HOST, flash_pool, host_pool, memory_of
 
-from g10sim.config.behaviour import GPG
 from g10sim.config.presets import load_system
 from g10sim.errors import InvariantError
-from g10sim.hardware.faults import FaultCount
+from g10sim.hardware.faults import FaultCount, ProfiledFaultCost
 from g10sim.hardware.pools import Pool
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.designs.deepum import DeepUm
@@ -22,7 +21,7 @@ from g10sim.records import StallReason
 from g10sim.sim.accounts import checks
 from g10sim.sim.engine import run
 from g10sim.sim.hooks import TimeInHooks
-from g10sim.sim.stages.working_set import FaultCharge, dominant_reason
+from g10sim.sim.stages.working_set import dominant_reason
 from g10sim.trace.model import FaultProfile
 from g10sim.trace.workload import Job, Workload
 
@@ -50,13 +49,13 @@ def test_events_are_kernels_and_changes_of_transfers():
 
 def test_durations_measured_with_faults_are_ticks_of_the_trace():
     trace = replace(trace_of({"a": 1}, [(1_000, "", "a")]), ticks_per_second=1000)
-    kernel = replace(trace.kernels[0], fault_profile=FaultProfile(4000, 4000))
     published = load_system("a100-40g-g10-paper")
-    charge = FaultCharge(trace, published, GPG)
+    cost = ProfiledFaultCost(published, trace.ticks_per_second)
     nothing, outputs = FaultCount([0] * 4), FaultCount([50, 0, 0, 0], 100)
     # 3 s longer than the second that it computes for, if all of its outputs fault.
     clock = published.gpu.clock
-    assert charge.cycles(kernel, clock, nothing, outputs) == pytest.approx(1.5 * clock, abs=1)
+    found = cost.cycles(clock, FaultProfile(4000, 4000), nothing, outputs)
+    assert found == pytest.approx(1.5 * clock, abs=1)
 
 
 @pytest.mark.parametrize(("breakdown", "overlap"), [("computing", 4000), ("in_flight", 0)])

@@ -137,13 +137,14 @@ def test_phases_of_a_cycle_follow_each_other():
 
 def test_time_goes_on_at_once_for_one_process_up_to_what_else_happens():
     clock = Clock(one_process=True)
-    assert clock.after(5) is clock.past
+    assert clock.passes(5)
     assert clock.cycle == 5
     clock.timeout(3)
-    assert not clock.after(3).processed
+    assert not clock.passes(3)
     assert clock.cycle == 5
-    assert clock.after(2) is clock.past
+    assert clock.passes(2)
     assert clock.cycle == 7
+    assert not Clock().passes(1)
 
 
 def test_a_wait_of_the_only_process_is_over_when_it_begins_to_wait():

@@ -102,9 +102,9 @@ class NextChange:
         Of several GPUs, only those are looked at that may be the first.
         """
         self.last = None
-        if len(self._sites) == 1:
-            (site,) = self._sites.values()
-            return self._cycles_alone(site.flows[0]) if len(site.flows) == 1 else self._of(site.flows)
+        if (alone := self._sites.alone) is not None:
+            flows = alone.flows
+            return self._cycles_alone(flows[0]) if len(flows) == 1 else self._of(flows) if flows else None
         soonest, makers, looked = None, self._making_room, []
         if makers:
             soonest = self._of(

@@ -145,6 +145,8 @@ class Sites(dict[int, Site]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.alone: Site | None = None
+        """The site of the only job, where there is one job."""
         self.on_gpu: dict[int, list[Site]] = {}
         self.stale, self.news, self.together = set[int](), set[int](), set[int]()
         self._orders = counter()
@@ -154,6 +156,7 @@ class Sites(dict[int, Site]):
         self[site.job] = site
         site.order, site.neighbours = next(self._orders), self.on_gpu.setdefault(site.gpu, [])
         site.neighbours.append(site)
+        self.alone = site if len(self) == 1 else None
 
     def remove(self, job: int) -> Site:
         """Let a job go; returns its site."""
@@ -161,6 +164,7 @@ class Sites(dict[int, Site]):
         site.neighbours.remove(site)
         for jobs in (self.stale, self.news, self.together):
             jobs.discard(job)
+        self.alone = next(iter(self.values())) if len(self) == 1 else None
         return site
 
     def in_order(self, jobs: Iterable[int]) -> list[Site]:

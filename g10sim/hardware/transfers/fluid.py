@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
@@ -31,7 +32,7 @@ from g10sim.hardware.transfers.rates import Message, Rates
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.records import Location, StallReason
 
-_NONE, _GPU = Location.NONE, Location.GPU
+_flows = attrgetter("flows")
 
 # In bytes and relative to GPU memory, merging is as fine with large pages and in small memories as elsewhere.
 _MERGE_BYTES = MERGE_PAGES * 4096
@@ -201,7 +202,7 @@ class FluidTransfers(Transfers):
 
     def news(self, jobs: Collection[int]) -> Collection[int]:
         """Return which jobs may have other queues, flows or rates than before, and count their moves."""
-        if len(self._sites) == 1:
+        if self._sites.alone is not None:
             return jobs
         stale = self._sites.stale
         if not self._is_shared and (len(stale) < len(jobs) or not stale.issuperset(jobs)):
@@ -232,15 +233,15 @@ class FluidTransfers(Transfers):
         """Move everything up to the cycle ``now``, and count what moved of at least ``jobs`` (None: all)."""
         while self._now < now:
             left = self._until_change()
-            if left is None and not any(site.flows for site in self._sites.values()):
-                for ssd in self._ssds:
-                    ssd.advance(now - self._now)
-                self._now = now
-            elif left is not None and self._now + left <= now:
+            if left is not None and self._now + left <= now:
                 self._move(left)
                 self.settle()
                 self._is_shared = False
                 self.events += 1
+            elif left is None and not any(map(_flows, self._sites.values())):
+                for ssd in self._ssds:
+                    ssd.advance(now - self._now)
+                self._now = now
             else:
                 self._move(now - self._now)
         if self._staging is not None:
@@ -272,13 +273,12 @@ class FluidTransfers(Transfers):
 
         The flows of a job without others are made each time.
         """
-        sites = self._sites.values()
-        if len(sites) == 1:
-            (site,) = sites
+        if (site := self._sites.alone) is not None:
             site.flows = self._heads.of_site(site)
             self._rates.share(site.flows, self._messages, self._now)
             site.begin(self._now)
             return
+        sites = self._sites.values()
         full = [not pool.free for pool in self._pools.values()]
         is_else, self._full = full != self._full, full
         new = list(sites) if is_else else self._sites.in_order(self._sites.stale)

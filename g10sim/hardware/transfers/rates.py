@@ -63,17 +63,18 @@ class Rates:
     def share(self, flows: list[Flow], messages: Sequence[Message], now: int) -> None:
         """Give every flow and message its rate."""
         self._now = now
+        if not flows and not messages:
+            for ssd in self._ssds:
+                ssd.rest()
+            return
         is_alone = self._links_decide and len(flows) == 1 and not messages
         if is_alone and (self.are_separable or not self.topology.crosses_duplex(flows[0].links)):
             share_alone(flows[0])
-        elif flows or messages:
-            share = partial(self._share_links, flows, messages)
-            for ssd in self._ssds:
-                share = partial(ssd.share, share)
-            share()
-        else:
-            for ssd in self._ssds:
-                ssd.rest()
+            return
+        share = partial(self._share_links, flows, messages)
+        for ssd in self._ssds:
+            share = partial(ssd.share, share)
+        share()
 
     def _share_links(self, flows: list[Flow], messages: Sequence[Message]) -> None:
         """Give every flow its rate: demanded ones first, then planned evictions, then prefetches."""

@@ -231,7 +231,8 @@ class Alone:
         """SimPy process: compute for some cycles."""
         self._job, self._left, self._since = job, cycles, self._clock.cycle
         self._pace = self._paces.get(job, 1)
-        yield self._clock.after(cycles)
+        if not self._clock.passes(cycles):
+            yield self._clock.timeout(cycles)
         while left := self._count():
             self._changed = self._clock.event()
             yield self._clock.timeout(ceil(left / self._pace)) | self._changed

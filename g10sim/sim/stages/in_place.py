@@ -26,9 +26,7 @@ class InPlace:
         self._fabric, self._recorder = context.fabric, context.machine.recorder
 
     def begin(self, kernel: int) -> list[Message]:
-        """Start what a kernel reads and writes where it lies; returns nothing where that is nothing."""
-        if not self._memory.in_place:
-            return []
+        """Start what a kernel reads and writes where it lies; returns what is on its way."""
         transfers, traffic, now = self._fabric.transfers, self._memory.traffic, self._fabric.now
         if not isinstance(transfers, FluidTransfers):
             raise InvariantError("a kernel uses tensors where they lie without transfers that can do it")

@@ -1,4 +1,4 @@
-"""Pages that a kernel misses, and the published simulator's closed form of their cost."""
+"""Working sets of kernels: what is missing of them, and what dies with them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import sys
 from collections.abc import Iterable
 from operator import attrgetter
 
-from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError
-from g10sim.hardware.faults import FaultCount, ProfiledFaultCost
+from g10sim.hardware.faults import FaultCount
 from g10sim.hardware.memory import Residency
 from g10sim.records import StallReason
 from g10sim.sim.accounts.owners import fault_reason
-from g10sim.trace.model import FaultProfile, Kernel, Trace
+from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each, named
 from g10sim.units import format_bytes
 
@@ -78,23 +76,3 @@ def free_room(memory: Residency) -> str:
         (pool.name, format_bytes(pool.free * memory.page_bytes)) for pool in memory.pools.values()
     )
     return ", ".join([f"{first} has {room} free", *(f"{name} {room}" for name, room in others)])
-
-
-class FaultCharge:
-    """Cycles charged for faults beyond the time that their transfers take."""
-
-    def __init__(self, trace: Trace, system: SystemSpec, behaviour: BehaviourSpec) -> None:
-        self._cost = ProfiledFaultCost(system) if behaviour.fault_cost == "profiled" else None
-        self._clock, self._ticks = system.gpu.clock, trace.ticks_per_second
-
-    def cycles(self, kernel: Kernel, duration: int, inputs: FaultCount, outputs: FaultCount) -> int:
-        """Return the extra cycles of a kernel whose ``inputs`` and ``outputs`` fault; 0 where faults wait."""
-        if self._cost is None:
-            return 0
-        profile = kernel.fault_profile
-        if profile is not None:
-            profile = FaultProfile(
-                profile.outputs_faulting * self._clock // self._ticks,
-                profile.all_faulting * self._clock // self._ticks,
-            )
-        return self._cost.cycles(duration, profile, inputs, outputs)
