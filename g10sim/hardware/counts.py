@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Final
 
 from g10sim.hardware.door import Door
 from g10sim.hardware.pools import Frames, Pool
@@ -66,7 +67,8 @@ class Queues:
         return sum(map(bool, self.all))
 
 
-_NONE, _GPU = Location.NONE, Location.GPU
+NONE: Final = Location.NONE
+GPU: Final = Location.GPU
 
 
 class Counts:
@@ -105,9 +107,9 @@ class Counts:
         self.pools = {pool.tier.place: pool for pool in pools}
         self.tiers = tuple(self.pools)
         self.kinds: Tiers = {pool.tier.name: pool.tier.kind for pool in pools}
-        self.origins = (*reversed(self.tiers), _NONE)
+        self.origins = (*reversed(self.tiers), NONE)
         self.pages = [list(sizes), *([0] * len(sizes) for _ in range(1 + len(pools)))]
-        self.absent, self.idle = self.pages[_NONE], self.pages[_GPU]
+        self.absent, self.idle = self.pages[NONE], self.pages[GPU]
         self.moving = [0] * len(sizes)
         self.copies: list[Location | None] = [None] * len(sizes)
         self.copied = [0] * len(sizes)
@@ -182,7 +184,7 @@ class Counts:
         run.count -= count
         if run.is_empty:
             self.traffic.moved_in[source] += count
-        elif source is _GPU:
+        elif source is GPU:
             self.moving[tensor] -= count
             self.frames.free += count
             self.filled -= count
@@ -214,7 +216,7 @@ class Counts:
         else:
             self.absent[tensor] += count
 
-    def kept_in(self, tensor: int, count: int, wish: Location = _NONE) -> Location | None:
+    def kept_in(self, tensor: int, count: int, wish: Location = NONE) -> Location | None:
         """Return the tier that has kept its copy of unchanged pages of a tensor, and room for that many.
 
         None as well where the pages are copied to a faster tier, the one where they are wished, that has room
@@ -227,7 +229,7 @@ class Counts:
             return None
         if wish and self.tiers.index(wish) < self.tiers.index(pool.tier.place):
             kept = range(len(self.sizes)) if self.keeps_copies else self.frozen
-            theirs = (other for other in kept if self.copies[other] == wish)
+            theirs = (other for other in kept if self.copies[other] is wish)
             lent = sum(self.sizes[other] - self.pages[wish][other] for other in (*theirs, tensor))
             return None if self.pools[wish].free >= lent else tier
         return tier
@@ -250,9 +252,9 @@ class Counts:
             self.pools[source].fetch(self, tensor, count)
             self.traffic.moved_in[source] += count
         if self.keeps_copies and source:
-            self.copied[tensor] = count + (self.copied[tensor] if self.copies[tensor] == source else 0)
+            self.copied[tensor] = count + (self.copied[tensor] if self.copies[tensor] is source else 0)
             self.copies[tensor] = source
-        elif self.copies[tensor] != source and not self.keeps_copies:
+        elif self.copies[tensor] is not source and not self.keeps_copies:
             self.copies[tensor] = None if self.idle[tensor] else source
         self.idle[tensor] += count
         self.recency.append(tensor, count)
@@ -311,13 +313,13 @@ class Counts:
         """Forget a tensor's contents; its pages in transfer are not touched."""
         self.door.enter()
         self.copied[tensor] = 0
-        for place in self.tiers if but_for_gpu else (_GPU, *self.tiers):
+        for place in self.tiers if but_for_gpu else (GPU, *self.tiers):
             count = self.pages[place][tensor]
             if not count:
                 continue
             self.pages[place][tensor] = 0
             self.absent[tensor] += count
-            if place == _GPU:
+            if place is GPU:
                 self.recency.remove(tensor)
                 self.take(-count)
             else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 
 from g10sim.config.system import PageFaultSpec, SystemSpec, published_drive
@@ -16,12 +15,13 @@ from g10sim.units import PICOSECONDS_PER_SECOND
 _UNPROFILED_BYTES_PER_MS = 1.0630044e9
 
 
-@dataclass(slots=True)
 class FaultCount:
     """Pages of one side (inputs or outputs) of a kernel, and those that fault by the place they lie at."""
 
-    at: list[int]
-    pages: int = 0
+    __slots__ = ("at", "pages")
+
+    def __init__(self, at: list[int], pages: int = 0) -> None:
+        self.at, self.pages = at, pages
 
     @property
     def faulting(self) -> int:

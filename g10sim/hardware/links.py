@@ -29,7 +29,7 @@ class Share:
 
     __slots__ = ("bottleneck", "limit", "links", "rate")
 
-    def __init__(self, links: Sequence[Link], limit: int) -> None:
+    def __init__(self, links: list[Link], limit: int) -> None:
         self.links = links
         self.limit = limit
         self.rate = 0
@@ -275,7 +275,7 @@ class Topology:
             link.left = link.capacity
 
 
-def bandwidth_of(path: Sequence[Link]) -> int:
+def bandwidth_of(path: list[Link]) -> int:
     """Return the rate of an otherwise idle path, in bytes/second."""
     return min([link.capacity for link in path])
 
@@ -303,7 +303,7 @@ def share_max_min(shares: Sequence[Share]) -> None:
         active = still
 
 
-def _count_users(active: Sequence[Share]) -> None:
+def _count_users(active: list[Share]) -> None:
     for share in active:
         for link in share.links:
             link.users = 0
@@ -339,7 +339,7 @@ def share_in_order(shares: Sequence[Share]) -> None:
         _take_all(share)
 
 
-def _lowest_level(active: Sequence[Share]) -> tuple[int, Link | None]:
+def _lowest_level(active: list[Share]) -> tuple[int, Link | None]:
     """Return the rate at which the first flow stops, and the link that stops it (None: its limit)."""
     level, bottleneck = -1, None
     for share in active:

@@ -8,14 +8,12 @@ from collections.abc import Callable, Collection, Container, Hashable, Iterator,
 from itertools import chain
 
 from g10sim.errors import InvariantError
-from g10sim.hardware.counts import Counts
+from g10sim.hardware.counts import GPU, NONE, Counts
 from g10sim.hardware.door import Door
 from g10sim.hardware.pools import Frames, Pool
 from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
 from g10sim.records import ContiguousRecord, Location
-
-_NONE, _GPU = Location.NONE, Location.GPU
 
 Rate = Callable[[int, Location], int]
 
@@ -148,7 +146,7 @@ class Residency(Counts):
         location = self._home(tensor, location)
         count = self.absent[tensor]
         self.absent[tensor] = 0
-        if location == _GPU:
+        if location is GPU:
             self.take(count)
             self.recency.append(tensor, count)
             self.note_peak()
@@ -189,7 +187,7 @@ class Residency(Counts):
         count = self.idle[tensor] if pages is None else min(pages, self.idle[tensor])
         if kept := self.kept_in(tensor, 1, target):
             target, is_clean = kept, True
-        if is_clean and self.copies[tensor] == target:
+        if is_clean and self.copies[tensor] is target:
             clean = min(count, self.clean_pages(tensor))
             if gone := min(clean, self.pools[target].free):
                 self.return_clean(tensor, gone, target)
@@ -236,11 +234,11 @@ class Residency(Counts):
             return
         self.door.enter()
         stays = self.in_place.get(tensor)
-        if self.is_mapped and not (self.queues.fault[_NONE] or self.queues.prefetch[_NONE]):
+        if self.is_mapped and not (self.queues.fault[NONE] or self.queues.prefetch[NONE]):
             self._take_mapped(tensor)
         for place in self.origins:
             count = self.pages[place][tensor]
-            if count and place != stays:
+            if count and place is not stays:
                 self.pages[place][tensor] = 0
                 self.moving[tensor] += count
                 queues[place].append(Run(tensor, count, rate(count, place) if rate else 0))
@@ -252,7 +250,7 @@ class Residency(Counts):
             return
         self.absent[tensor] -= count
         self.take(count)
-        self._add(tensor, count, _NONE)
+        self._add(tensor, count, NONE)
         self.note_peak()
 
 

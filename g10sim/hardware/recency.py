@@ -9,19 +9,20 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from itertools import count as counter
 from operator import attrgetter
+from typing import Final
 
 from g10sim.hardware.runs import NO_TENSOR, Chunk, Group, Run
 
 # An arrival joins a run of its own tensor among the last few, so that interleaved arrivals of several
 # tensors make few runs. Joining any but the last run moves pages past at most this many others. The oldest
 # run takes nothing in: pages that push out pages of their own tensor would come next again, for ever.
-MERGE_PAGES = 4096
-ANY_NUMBER = sys.maxsize
-_MERGE_DEPTH = 4
-_COMPACT_AT = 64
-_PRUNE_AT = 64
-_AHEAD = 64
-_stamp = attrgetter("stamp")
+MERGE_PAGES: Final = 4096
+ANY_NUMBER: Final = sys.maxsize
+_MERGE_DEPTH: Final = 4
+_COMPACT_AT: Final = 64
+_PRUNE_AT: Final = 64
+_AHEAD: Final = 64
+_stamp: Final = attrgetter("stamp")
 
 
 class Recency:
@@ -53,7 +54,7 @@ class Recency:
             for tensor in members:
                 self._chunks[tensor] = chunk
 
-    def renew_around(self, tensors: Iterable[int], idle: Sequence[int]) -> None:
+    def renew_around(self, tensors: Iterable[int], idle: list[int]) -> None:
         """Put the pages of what shares a chunk with tensors, which all have one, at the recent end.
 
         ``idle`` are the pages of every tensor.
@@ -70,7 +71,7 @@ class Recency:
                 if idle[other]:
                     self.renew([(other, idle[other])])
 
-    def _regroup(self, chunk: Chunk, arrived: int, idle: Sequence[int]) -> None:
+    def _regroup(self, chunk: Chunk, arrived: int, idle: list[int]) -> None:
         """Put the pages of a chunk's members but one at the recent end, as a group."""
         counts, own, old = list(chunk.counts_of(idle)), chunk.place_of[arrived], chunk.group
         counts[own] = 0
@@ -172,7 +173,7 @@ class Recency:
                 later += pages
         return None
 
-    def renew(self, pages: Iterable[tuple[int, int]]) -> None:
+    def renew(self, pages: list[tuple[int, int]]) -> None:
         """Put every page of tensors, with their numbers, at the recent end, one tensor after another."""
         runs, of, chunks = self._runs, self._of, self._chunks
         for tensor, count in pages:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
+from typing import Final
 
-NO_TENSOR, _GONE = -1, -1
+NO_TENSOR: Final = -1
+_GONE: Final = -1
 
 
 class Run:

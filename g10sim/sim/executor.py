@@ -379,16 +379,11 @@ class JobRun:
     def _execution(self, iteration: int, kernel: Kernel, start: int) -> Execution:
         sides: Sides = self.addresses.sides(kernel) if kernel.device is Device.GPU else ((), ())
         inputs, outputs = count_faults(*sides, self.memory)
-        return Execution(
-            iteration,
-            kernel,
-            start=start,
-            duration=self._durations[kernel.id],
-            in_transfer_pages=sum([self.memory.moving[tensor] for tensor in self._tensors[kernel.id]]),
-            inputs=inputs,
-            outputs=outputs,
-            busy_at_start=self._transfers.busy_cycles(self._number),
-        )
+        execution = Execution(iteration, kernel, start, self._durations[kernel.id], inputs, outputs)
+        moving = self.memory.moving
+        execution.in_transfer_pages = sum([moving[tensor] for tensor in self._tensors[kernel.id]])
+        execution.busy_at_start = self._transfers.busy_cycles(self._number)
+        return execution
 
     def _seen(self, kernel: Kernel) -> Kernel:
         """Return a kernel as memory sees it: it touches ranges of addresses."""

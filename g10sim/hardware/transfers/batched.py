@@ -15,6 +15,7 @@ from itertools import pairwise
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec, published_drive
 from g10sim.errors import ConfigError, InvariantError
+from g10sim.hardware.counts import GPU, NONE
 from g10sim.hardware.door import Door
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Pool
@@ -25,7 +26,6 @@ from g10sim.hardware.transfers.jumps import Move, are_same, past_alike, repeats_
 from g10sim.records import Location
 from g10sim.units import format_rate
 
-_NONE, _GPU = Location.NONE, Location.GPU
 # Makes a move in half the time of its constructor.
 _move = tuple.__new__
 
@@ -236,11 +236,11 @@ class BatchedTransfers(Transfers):
         self._link_out -= count
         if target == self._flash:
             self._flash_out -= count
-        self._do(Move(queue, _GPU, run, None, count, target, False))
+        self._do(Move(queue, GPU, run, None, count, target, False))
 
     def _arrive(self, queues: Sequence[deque[Run]], *, demanded: bool) -> None:
         """Bring pages in; those from flash that find no room hold up those behind them."""
-        flash, host, new = queues[self._flash], queues[self._host], queues[_NONE]
+        flash, host, new = queues[self._flash], queues[self._host], queues[NONE]
         is_held_up = False
         if flash:
             limit = min(self._flash_in, self._link_in)
@@ -251,7 +251,7 @@ class BatchedTransfers(Transfers):
         if host and not is_held_up:
             self._link_in -= self._serve(host, self._host, self._link_in, demanded=demanded)
         if new and (demanded or not is_held_up):
-            self._serve(new, _NONE, self._arrivals, demanded=demanded)
+            self._serve(new, NONE, self._arrivals, demanded=demanded)
 
     def _serve(self, queue: deque[Run], source: Location, limit: int, *, demanded: bool) -> int:
         memory, victims, frames, pool = self._memory, self._victims, self._memory.frames, self._host_pool
@@ -259,7 +259,7 @@ class BatchedTransfers(Transfers):
         while queue and moved < limit:
             run = queue[0]
             count = run.count if run.count < limit - moved else limit - moved
-            victim, target = None, _NONE
+            victim, target = None, NONE
             if frames.free:
                 count = min(count, frames.free)
             else:
@@ -314,7 +314,7 @@ class BatchedTransfers(Transfers):
 
     def _leaves_room(self, move: Move) -> bool:
         """Return whether a move without victims left empty pages, and sent nothing back to fault queues."""
-        returns = move.source == _GPU and move.run.tensor in self._memory.needed
+        returns = move.source is GPU and move.run.tensor in self._memory.needed
         return bool(self._memory.frames.free) and not returns
 
     def _report(self, move: Move, pages: int, end: int, first: int | None = None) -> None:
@@ -360,7 +360,7 @@ class BatchedTransfers(Transfers):
             return 0
         targets = {move.target for move in moves}
         if move.source and memory.queues.count == 1:
-            targets = {_NONE, self._host}
+            targets = {NONE, self._host}
             moves = [move._replace(pages=batch_pages, target=self._host)]
         elif len(targets) > 1:
             return 0
@@ -377,4 +377,4 @@ class BatchedTransfers(Transfers):
 
     def _target_of(self, victim: Run) -> Location:
         """Return where a victim goes while host memory is roomy."""
-        return _NONE if self._victims.is_worthless(victim.tensor) else self._host
+        return NONE if self._victims.is_worthless(victim.tensor) else self._host

@@ -5,11 +5,12 @@ Room that others make before it is needed does not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import chain
 from typing import TypeAlias
 
+from g10sim.hardware.counts import GPU
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.pools import Frames, Pages, Pool
 from g10sim.hardware.runs import Run
@@ -30,7 +31,7 @@ class NextChange:
 
     def __init__(
         self,
-        pools: Mapping[Location, Pool],
+        pools: dict[Location, Pool],
         page_work: int,
         sites: Sites,
         *,
@@ -66,8 +67,8 @@ class NextChange:
             shared = (now + self._cycles_together(users, _pages(room)) for room, users in rooms.items())
             self._earliest[gpu] = min([now + soonest, *shared])
             heappush(self._coming, (self._earliest[gpu], gpu))
-            needs_room = any(flow.source != Location.GPU and flow.victim is None for flow in own)
-            if needs_room and any(flow.source == Location.GPU for flow in own):
+            needs_room = any(flow.source is not GPU and flow.victim is None for flow in own)
+            if needs_room and any(flow.source is GPU for flow in own):
                 self._making_room.add(gpu)
             if filling := [flow for flow in own if flow.filled is not None and flow.rate]:
                 self._filling[gpu] = filling
@@ -108,7 +109,7 @@ class NextChange:
         soonest, makers, looked = None, self._making_room, []
         if makers:
             soonest = self._of(
-                [flow for site in self._sites.values() if site.gpu in makers for flow in site.flows]
+                [flow for site in self._sites.by_job.values() if site.gpu in makers for flow in site.flows]
             )
         while (gpu := self._pop(None if soonest is None else now + soonest - 1)) is not None:
             looked.append(gpu)
@@ -155,7 +156,7 @@ class NextChange:
                 soonest = cycles
             if flow.victim is not None:
                 rooms.setdefault(flow.victim, []).append(flow)
-            elif flow.source != Location.GPU and not flow.follows:
+            elif flow.source is not GPU and not flow.follows:
                 rooms.setdefault(flow.lane.site.memory.frames, []).append(flow)
             if flow.filled is not None:
                 rooms.setdefault(flow.filled, []).append(flow)
@@ -175,14 +176,14 @@ class NextChange:
         first, memory = users[0], users[0].lane.site.memory
         if len(users) > 1:
             return memory.recency.merge_pages
-        return first.run.count if first.source == Location.GPU else memory.merging(first.run.tensor)
+        return first.run.count if first.source is GPU else memory.merging(first.run.tensor)
 
     def _refilled_room(self, rooms: _Rooms, flows: list[Flow]) -> _Room | None:
         """Return the smallest room that is always made before its users need it.
 
         It is one room alone: that those who make it go on is known only while they need no such room.
         """
-        if self._is_observed or not any(flow.source == Location.GPU for flow in flows):
+        if self._is_observed or not any(flow.source is GPU for flow in flows):
             return None
         for room in sorted(rooms, key=_pages):
             users = rooms[room]
@@ -202,7 +203,7 @@ class NextChange:
         site, tiers = users[0].lane.site, [self._pools.get(flow.source) for flow in users]
         if len(site.neighbours) > 1 or any(tier and not tier.free for tier in tiers):
             return False
-        leaving = [other for other in flows if other.source == Location.GPU and other.lane.site is site]
+        leaving = [other for other in flows if other.source is GPU and other.lane.site is site]
         if len(users) == 1 and self._merging(users) < 2:
             return False
         return self._always_leave_room(leaving, users, site.memory.frames.free)
@@ -210,16 +211,17 @@ class NextChange:
     def _is_drained(self, flow: Flow, flows: list[Flow]) -> bool:
         """Return whether arrivals have always left room in a tier when a planned eviction needs some."""
         pool = flow.filled
-        if len(self._sites) > 1 or self._is_staged or flow.source != Location.GPU:
+        if self._sites.alone is None or self._is_staged or flow.source is not GPU:
             return False
         if pool is None or isinstance(pool, FlashPool):
             return False
-        emptying = [other for other in flows if other.source == pool.tier.place and not other.follows]
+        place = pool.tier.place
+        emptying = [other for other in flows if other.source is place and not other.follows]
         if any(other.victim is not None for other in emptying):
             return False
         return self._always_leave_room(emptying, [flow], pool.free)
 
-    def _always_leave_room(self, emptying: Sequence[Flow], filling: Sequence[Flow], free: int) -> bool:
+    def _always_leave_room(self, emptying: list[Flow], filling: list[Flow], free: int) -> bool:
         """Return whether flows empty pages as fast as others fill them, and a page stays free at any time.
 
         After t cycles each has moved (progress + rate t) / work pages less a part of one. Such parts of two
@@ -245,7 +247,7 @@ class NextChange:
         room = flow.run.count
         if flow.victim is not None:
             room = min(room, flow.victim.count)
-        elif flow.source != Location.GPU and not flow.follows:
+        elif flow.source is not GPU and not flow.follows:
             room = min(room, flow.lane.site.memory.frames.free)
         if flow.filled is not None:
             room = min(room, flow.filled.free)
@@ -287,7 +289,7 @@ class NextChange:
         pages = min(flow.progress // self._page_work, flow.run.count)
         if flow.victim is not None:
             pages = min(pages, flow.victim.count)
-        elif flow.source != Location.GPU:
+        elif flow.source is not GPU:
             pages = min(pages, flow.lane.site.memory.frames.free)
         pool = flow.filled
         return pages if pool is None or pages <= pool.free else pool.free

@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import count as counter
 from operator import attrgetter
+from typing import Final
 
+from g10sim.hardware.counts import GPU, NONE
 from g10sim.hardware.links import Link, Share
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.runs import Run
@@ -14,8 +16,10 @@ from g10sim.hardware.transfers.interface import Due, VictimRule
 from g10sim.records import Location
 
 _order = attrgetter("order")
-DEMAND, EVICT, PREFETCH = range(3)
-"""Ranks of flows, those that are served first ahead."""
+# Ranks of flows, those that are served first ahead.
+DEMAND: Final = 0
+EVICT: Final = 1
+PREFETCH: Final = 2
 
 
 class Flow(Share):
@@ -44,7 +48,7 @@ class Flow(Share):
         lane: Lane,
         links: list[Link],
         rank: int,
-        target: Location = Location.NONE,
+        target: Location = NONE,
         victim: Run | None = None,
         owner: Site | None = None,
     ) -> None:
@@ -53,7 +57,7 @@ class Flow(Share):
         self.lane, self.run, self.source = lane, run, source
         self.victim, self.target, self.rank = victim, target, rank
         self.owner = owner if owner is not None else lane.site
-        self.filled = lane.site.memory.pools[target] if target and target != source else None
+        self.filled = lane.site.memory.pools[target] if target and target is not source else None
         self.progress = lane.carry
         self.follows = False
 
@@ -88,9 +92,7 @@ class Site:
             (Lane(queues.fault[place], self, place), Lane(queues.prefetch[place], self, place))
             for place in memory.origins
         ]
-        self.evictions = [
-            (Lane(queues.evict[place], self, Location.GPU), place) for place in reversed(memory.tiers)
-        ]
+        self.evictions = [(Lane(queues.evict[place], self, GPU), place) for place in reversed(memory.tiers)]
         self.flows: list[Flow] = []
         self.neighbours: list[Site] = []
         self.shares_links = self.had_room = self.is_busy = False
@@ -119,7 +121,7 @@ class Site:
             return True
         (flow,) = self.flows
         takes_own = flow.victim is not None and flow.victim.tensor == flow.run.tensor
-        return flow.source == flow.target and not takes_own and self.memory.joins_last(flow.run.tensor)
+        return flow.source is flow.target and not takes_own and self.memory.joins_last(flow.run.tensor)
 
     def keep(self) -> bool:
         """Keep flows that are new; return whether they may be others by themselves.
@@ -135,8 +137,8 @@ class Site:
         )
 
 
-class Sites(dict[int, Site]):
-    """The sites of all jobs, which are looked at in the order in which they came.
+class Sites:
+    """The sites of all jobs ``by_job``, which are looked at in the order in which they came.
 
     Jobs that are ``stale`` may have other flows than were made. Those in ``news`` have others, or other
     rates, than when somebody asked. What jobs move that are ``together`` is counted at each change; what
@@ -144,7 +146,7 @@ class Sites(dict[int, Site]):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.by_job: dict[int, Site] = {}
         self.alone: Site | None = None
         """The site of the only job, where there is one job."""
         self.on_gpu: dict[int, list[Site]] = {}
@@ -153,20 +155,23 @@ class Sites(dict[int, Site]):
 
     def add(self, site: Site) -> None:
         """Let a job come."""
-        self[site.job] = site
+        self.by_job[site.job] = site
         site.order, site.neighbours = next(self._orders), self.on_gpu.setdefault(site.gpu, [])
         site.neighbours.append(site)
-        self.alone = site if len(self) == 1 else None
+        self._look_for_one()
 
     def remove(self, job: int) -> Site:
         """Let a job go; returns its site."""
-        site = self.pop(job)
+        site = self.by_job.pop(job)
         site.neighbours.remove(site)
         for jobs in (self.stale, self.news, self.together):
             jobs.discard(job)
-        self.alone = next(iter(self.values())) if len(self) == 1 else None
+        self._look_for_one()
         return site
+
+    def _look_for_one(self) -> None:
+        self.alone = next(iter(self.by_job.values())) if len(self.by_job) == 1 else None
 
     def in_order(self, jobs: Iterable[int]) -> list[Site]:
         """Return the sites of some jobs in order."""
-        return sorted(map(self.__getitem__, jobs), key=_order)
+        return sorted(map(self.by_job.__getitem__, jobs), key=_order)

@@ -92,7 +92,7 @@ class FluidTransfers(Transfers):
 
     def access(self, job: int, tier: Location, size_bytes: int, *, inward: bool) -> Message:
         """Let a job's running kernel read (``inward``) or write bytes in a memory tier from now on."""
-        gpu, pool = self._sites[job].gpu, self._pools[tier]
+        gpu, pool = self._sites.by_job[job].gpu, self._pools[tier]
         rates = pool.tier.kernel_access
         if rates is None:
             raise InvariantError(f"a kernel uses tensors in {pool.name} where they lie")
@@ -135,13 +135,13 @@ class FluidTransfers(Transfers):
 
     def demand(self, job: int, tensor: int) -> None:
         """Put every page of a job's tensor that is not on the GPU nor in transfer on the fault queues."""
-        site = self._sites[job]
+        site = self._sites.by_job[job]
         site.memory.demand(tensor, partial(self._heads.demanded_rate, site, tensor))
 
     def link_use(self, gpu: int) -> float:
         """Return how much of both directions of a GPU's link copies fill now, from 0 to 1."""
         self._share()
-        own, flows = self.topology.own(gpu), (site.flows for site in self._sites.values())
+        own, flows = self.topology.own(gpu), (site.flows for site in self._sites.by_job.values())
         copies: list[Share] = [*chain.from_iterable(flows)]
         copies += [one for one in self._messages if not one.is_access]
         used = sum(copy.rate for copy in copies for link in own if link in copy.links)
@@ -152,7 +152,7 @@ class FluidTransfers(Transfers):
 
         None, not known, where a drive's flash is in use, which wears, and while copies wait for their turn.
         """
-        site = self._sites[job]
+        site = self._sites.by_job[job]
         in_turn = not self._rates.is_fair and site.memory.queues.busy
         if in_turn or any(isinstance(pool, FlashPool) and pool.used for pool in self._pools.values()):
             return None
@@ -168,19 +168,19 @@ class FluidTransfers(Transfers):
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job crossed its GPU's link."""
-        site = self._sites.get(job)
+        site = self._sites.by_job.get(job)
         return 0 if site is None else site.busy_until(self._now)
 
     def bottleneck(self, job: int) -> StallReason | None:
         """Return whether eviction, or others on a shared link, slow a job's demanded pages."""
         self._share()
-        for flow in self._sites[job].flows if job in self._sites else ():
+        for flow in self._sites.by_job[job].flows if job in self._sites.by_job else ():
             site, link = flow.lane.site, flow.bottleneck
             if flow.rank == DEMAND and link is not None:
                 if link not in self.topology.inward(site.gpu, flow.source):
                     return StallReason.EVICTION
                 shared = link.shared or len(site.neighbours) > 1
-                if shared and flow.rate < link.capacity and len(self._sites) > 1:
+                if shared and flow.rate < link.capacity and self._sites.alone is None:
                     return StallReason.LINK_CONTENTION
         return None
 
@@ -194,11 +194,11 @@ class FluidTransfers(Transfers):
         self.settle()
         self._is_shared = False
         for job in jobs:
-            if job in self._sites:
+            if (site := self._sites.by_job.get(job)) is not None:
                 self._sites.stale.add(job)
-                restart_choice(self._sites[job].memory, self._sites[job].victims)
+                restart_choice(site.memory, site.victims)
         if others:
-            self._sites.stale.update(self._sites)
+            self._sites.stale.update(self._sites.by_job)
 
     def news(self, jobs: Collection[int]) -> Collection[int]:
         """Return which jobs may have other queues, flows or rates than before, and count their moves."""
@@ -214,7 +214,7 @@ class FluidTransfers(Transfers):
 
     def count_moves(self) -> None:
         """Count what all jobs have moved up to now."""
-        self._count(self._sites)
+        self._count(self._sites.by_job)
 
     def _check_time(self, now: int | None) -> None:
         if now is not None and self._now != now:
@@ -238,7 +238,7 @@ class FluidTransfers(Transfers):
                 self.settle()
                 self._is_shared = False
                 self.events += 1
-            elif left is None and not any(map(_flows, self._sites.values())):
+            elif left is None and not any(map(_flows, self._sites.by_job.values())):
                 for ssd in self._ssds:
                     ssd.advance(now - self._now)
                 self._now = now
@@ -246,14 +246,14 @@ class FluidTransfers(Transfers):
                 self._move(now - self._now)
         if self._staging is not None:
             self._staging.advance(now)
-        if len(self._sites) > 1:
-            self._count(self._sites if jobs is None else jobs)
+        if self._sites.alone is None:
+            self._count(self._sites.by_job if jobs is None else jobs)
 
     def settle(self) -> None:
         """Let every job use the room that transfers, or other jobs, have made."""
         if self._staging is None:
             return  # the next transfer takes any page
-        memories = [site.memory for site in self._sites.values()]
+        memories = [site.memory for site in self._sites.by_job.values()]
         for memory in memories:
             memory.settle()
         if len(memories) > 1 and any(memory.waiting for memory in memories):
@@ -278,7 +278,7 @@ class FluidTransfers(Transfers):
             self._rates.share(site.flows, self._messages, self._now)
             site.begin(self._now)
             return
-        sites = self._sites.values()
+        sites = self._sites.by_job.values()
         full = [not pool.free for pool in self._pools.values()]
         is_else, self._full = full != self._full, full
         new = list(sites) if is_else else self._sites.in_order(self._sites.stale)
@@ -317,13 +317,13 @@ class FluidTransfers(Transfers):
         changes = [self._next.of_all(self._now), *(ssd.cycles_to_change() for ssd in self._ssds)]
         changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
         if self._staging is not None:
-            waiting = chain.from_iterable(site.memory.queues.heads for site in self._sites.values())
+            waiting = chain.from_iterable(site.memory.queues.heads for site in self._sites.by_job.values())
             changes += self._staging.changes(waiting, self._now)
         return min((change for change in changes if change is not None), default=None)
 
     def _move(self, cycles: int) -> None:
         self._now += cycles
-        moving: Collection[Site] = self._sites.values()
+        moving: Collection[Site] = self._sites.by_job.values()
         if len(moving) > 1:
             gpus = self._next.changing(self._now)
             changing = [site.job for gpu in gpus for site in self._sites.on_gpu[gpu]]
@@ -372,7 +372,7 @@ class FluidTransfers(Transfers):
                 self._sites.stale.add(site.job)
             elif bool(site.memory.frames.free) != site.had_room:
                 self._sites.stale.add(site.job)
-        if self._counts_late and len(self._sites) > 1:
+        if self._counts_late and self._sites.alone is None:
             if site.job not in self._sites.stale and len(site.neighbours) == 1 and site.moves_apart():
                 self._sites.together.discard(site.job)
             else:
@@ -380,7 +380,8 @@ class FluidTransfers(Transfers):
 
     def _count(self, jobs: Iterable[int]) -> None:
         """Count what has moved of jobs that move apart."""
-        apart = [self._sites[job] for job in jobs if job in self._sites and job not in self._sites.together]
+        sites, together = self._sites.by_job, self._sites.together
+        apart = [sites[job] for job in jobs if job in sites and job not in together]
         late = [site for site in apart if site.until < self._now]
         if late:
             door = self._door

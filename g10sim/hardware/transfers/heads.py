@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
+from typing import Final
 
 from g10sim.config.system import SystemSpec
+from g10sim.hardware.counts import GPU, NONE
 from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
 from g10sim.hardware.host_memory.host_buffers import slower
 from g10sim.hardware.host_memory.pinned import PinnedCopies
@@ -17,8 +18,7 @@ from g10sim.hardware.transfers.interface import spill_order
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.records import Location
 
-_NONE, _GPU = Location.NONE, Location.GPU
-_KEPT = 4096
+_KEPT: Final = 4096
 """Rates of page faults that are kept: most faults are of whole tensors, whose sizes recur."""
 
 
@@ -29,7 +29,7 @@ class Heads:
         self,
         system: SystemSpec,
         topology: Topology,
-        pools: Mapping[Location, Pool],
+        pools: dict[Location, Pool],
         staging: Staging | None,
     ) -> None:
         self.topology, self._pools, self._staging = topology, pools, staging
@@ -79,12 +79,12 @@ class Heads:
         flows = []
         for lane, wish in site.evictions:
             if lane.queue:
-                target = self._destination(_GPU, wish)
+                target = self._destination(GPU, wish)
                 if target is None:
                     continue
                 links = self._started(lane, target, self.topology.outward(site.gpu, target))
                 flows.append(Flow(lane, links, EVICT, target))
-                if self._staging is not None and target != wish:
+                if self._staging is not None and target is not wish:
                     flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
         return flows
 
@@ -113,7 +113,7 @@ class Heads:
     def _buffer(self, site: Site, tensor: int, place: Location) -> tuple[int, int]:
         """Return the picoseconds until a tensor's buffer is pinned, and bytes/second if it is pageable."""
         memory, pinned = site.memory, self.pinned
-        if pinned is None or place != self._host:
+        if pinned is None or place is not self._host:
             return 0, 0
         if tensor in memory.pageable:
             return 0, pinned.pageable_bandwidth
@@ -136,7 +136,7 @@ class Heads:
         if rank == PREFETCH and owner is site and site.victims.spares(lane.queue[0].tensor, victim.tensor):
             return
         if owner.memory.kept_in(victim.tensor, victim.count) or owner.victims.is_worthless(victim.tensor):
-            flows.append(Flow(lane, links, rank, _NONE, victim, owner))
+            flows.append(Flow(lane, links, rank, NONE, victim, owner))
             return
         target = self._destination(source, self._nearest)
         if target is None:
@@ -172,6 +172,6 @@ class Heads:
     def _destination(self, source: Location, wish: Location) -> Location | None:
         """Return where leaving pages find room, or the room that arrivals from ``source`` leave."""
         for place in self._spills[wish]:
-            if self._pools[place].free or place == source:
+            if self._pools[place].free or place is source:
                 return place
         return None

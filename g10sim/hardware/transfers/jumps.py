@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from g10sim.hardware.counts import GPU
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.recency import MERGE_PAGES
 from g10sim.hardware.runs import Run
 from g10sim.records import Location
-
-_GPU = Location.GPU
 
 
 class Move(NamedTuple):
@@ -54,7 +53,7 @@ def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> int:
     for _, source, run, victim, count, target, _ in moves:
         used[run] = used.get(run, 0) + count
         leaver = victim
-        if source == _GPU:
+        if source is GPU:
             leaver = run
         else:
             arrivals[run.tensor] = arrivals.get(run.tensor, 0) + count
@@ -81,7 +80,7 @@ def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) 
     for _, source, _, victim, count, target, _ in moves:
         host += count * ((target == host_place) - (source == host_place))
         flash += count * ((target == flash_place) - (source == flash_place))
-        if source == _GPU:
+        if source is GPU:
             gpu -= count
         elif victim is None:
             gpu += count

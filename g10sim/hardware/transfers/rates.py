@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import count as counter
 
+from g10sim.hardware.counts import GPU
 from g10sim.hardware.flash.pool import CachedPort, SsdPort
 from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
 from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow
-from g10sim.records import Location
 
 
 class Message(Share):
@@ -38,9 +37,7 @@ class Rates:
     ``service`` says how links serve what is of equal rank: fairly, in the order of age, or by deadline.
     """
 
-    def __init__(
-        self, topology: Topology, service: str, gpus: int, ssds: Sequence[SsdPort | CachedPort]
-    ) -> None:
+    def __init__(self, topology: Topology, service: str, gpus: int, ssds: list[SsdPort | CachedPort]) -> None:
         self.topology, self._service, self._ssds = topology, service, ssds
         self._turns_per_cycle = 2 * gpus
         self._orders = counter(1)
@@ -60,7 +57,7 @@ class Rates:
         """Return when the turn of a message comes that is sent now."""
         return now * self._turns_per_cycle if self._service == "deadline" else next(self._orders)
 
-    def share(self, flows: list[Flow], messages: Sequence[Message], now: int) -> None:
+    def share(self, flows: list[Flow], messages: list[Message], now: int) -> None:
         """Give every flow and message its rate."""
         self._now = now
         if not flows and not messages:
@@ -76,7 +73,7 @@ class Rates:
             share = partial(ssd.share, share)
         share()
 
-    def _share_links(self, flows: list[Flow], messages: Sequence[Message]) -> None:
+    def _share_links(self, flows: list[Flow], messages: list[Message]) -> None:
         """Give every flow its rate: demanded ones first, then planned evictions, then prefetches."""
         if messages or not self.are_separable:
             self._free_links()
@@ -92,16 +89,14 @@ class Rates:
         ranked: list[list[Flow]] = [[], [], []]
         for flow in flows:
             ranked[flow.rank].append(flow)
-        self._share(ranked[DEMAND])
+        self._share(ranked[DEMAND], [])
         self._share(ranked[EVICT], [message for message in messages if not message.is_access])
         self._limit_followers(ranked[EVICT], [flow for flow in ranked[PREFETCH] if flow.follows])
-        self._share(ranked[PREFETCH])
+        self._share(ranked[PREFETCH], [])
         for access in accesses:
             access.take_more()
 
-    def _serve_kernels(
-        self, accesses: Sequence[Message], flows: list[Flow], messages: Sequence[Message]
-    ) -> None:
+    def _serve_kernels(self, accesses: list[Message], flows: list[Flow], messages: list[Message]) -> None:
         """Give kernels that use memory where it lies their fair part next to copies of all ranks."""
         shares = [*flows, *messages]
         before = {link: link.left for share in shares for link in share.links}
@@ -116,7 +111,7 @@ class Rates:
         for ssd in self._ssds:
             ssd.limit()
 
-    def _split_directions(self, flows: list[Flow], messages: Sequence[Message]) -> None:
+    def _split_directions(self, flows: list[Flow], messages: list[Message]) -> None:
         """Share what limits both directions of a link evenly: ranks order the copies of one direction."""
         share_max_min([*flows, *messages])
         shares = self.topology.full_directions(rounding=len(flows) + len(messages))
@@ -124,7 +119,7 @@ class Rates:
         for link, used in shares:
             link.left = min(link.left, used)
 
-    def _share(self, flows: list[Flow], messages: Sequence[Message] = ()) -> None:
+    def _share(self, flows: list[Flow], messages: list[Message]) -> None:
         """Give flows of equal rank their rates, in the order or fairness that the links serve them in."""
         if not flows and not messages:
             return
@@ -162,7 +157,7 @@ class Rates:
             if self._service == "first_come":
                 run.stamp = next(self._orders)
             else:
-                arrives = due is not None and flow.source != Location.GPU
+                arrives = due is not None and flow.source is not GPU
                 cycle = max(1, due(run.tensor, self._now) if due is not None and arrives else self._now)
                 turns = self._turns_per_cycle
                 run.stamp = cycle * turns + (turns - 1 - gpu if self.turns[gpu] % 2 else gpu)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from g10sim.hardware.faults import FaultCount
 from g10sim.hardware.pools import Pool
@@ -21,21 +21,22 @@ from g10sim.sim.context import JobContext
 from g10sim.trace.model import Kernel
 
 
-@dataclass(slots=True)
 class Execution:
     """One execution of a kernel while it happens; times in cycles."""
 
-    iteration: int
-    kernel: Kernel
-    start: int
-    duration: int
-    in_transfer_pages: int
-    inputs: FaultCount
-    outputs: FaultCount
-    busy_at_start: int
-    busy_at_compute: int = 0
-    busy_at_end: int = 0
-    stalls: tuple[tuple[StallReason, int], ...] = ()
+    def __init__(
+        self,
+        iteration: int,
+        kernel: Kernel,
+        start: int,
+        duration: int,
+        inputs: FaultCount,
+        outputs: FaultCount,
+    ) -> None:
+        self.iteration, self.kernel, self.start, self.duration = iteration, kernel, start, duration
+        self.inputs, self.outputs = inputs, outputs
+        self.in_transfer_pages = self.busy_at_start = self.busy_at_compute = self.busy_at_end = 0
+        self.stalls: tuple[tuple[StallReason, int], ...] = ()
 
     @property
     def faulting_pages(self) -> int:
