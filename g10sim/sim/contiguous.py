@@ -36,7 +36,7 @@ from g10sim.sim.accounts.owners import WaitLog, fault_reason
 from g10sim.sim.context import JobContext, Machine
 from g10sim.sim.executor import JobRun
 from g10sim.sim.moves.reactions import Reactions
-from g10sim.sim.stages.fetching import Fetching
+from g10sim.sim.stages.fetching import Arrival, Fetching
 from g10sim.sim.stages.working_set import free_room, released_after
 from g10sim.sim.view import View
 from g10sim.trace.model import Kernel, Tensor, Trace
@@ -220,17 +220,14 @@ class WholeFetching(Fetching):
             yield from self.synchronize(waits)
         self._demanded.clear()
         self._demand(tensors)
-        since, reason = self._clock.cycle, self._reason()
-
-        def step() -> bool:
-            nonlocal since, reason
-            waits.add(reason, self._clock.cycle - since)
-            self._demand(tensors)
-            since, reason = self._clock.cycle, self._reason()
-            return self._has_arrived()
-
+        arrival = Arrival(self, tensors, waits)
         if not self._has_arrived():
-            yield self._fabric.until(step, self.describe_wait, self._number)
+            yield self._fabric.until(arrival.is_over, self.describe_wait, self._number)
+
+    def have_come(self, tensors: Sequence[int]) -> bool:
+        """Demand tensors that are away once more; return whether the kernel has all its data."""
+        self._demand(tensors)
+        return self._has_arrived()
 
     def _demand(self, tensors: Collection[int]) -> None:
         """Ask for tensors that are away, and make room for them; remember from where they come."""
@@ -261,7 +258,7 @@ class WholeFetching(Fetching):
             self._reactions.react("on_out_of_memory")
             before = found
 
-    def _reason(self) -> StallReason:
+    def reason(self) -> StallReason:
         """Return what the kernel waits for: space first, then what it demanded, then what is late."""
         memory = self._memory
         missing = [tensor for tensor in memory.needed if not self._space.is_usable(tensor)]
@@ -275,7 +272,7 @@ class WholeFetching(Fetching):
 
     def end(self, execution: Execution, extra: int) -> int:
         """Return when a kernel ends whose data are there: whole tensors do not fault."""
-        return self._clock.cycle + execution.duration
+        return self.clock.cycle + execution.duration
 
     def describe_wait(self) -> UnsupportedError:
         """Describe a wait without end: for space, and what holds it, or for copies that find no room."""

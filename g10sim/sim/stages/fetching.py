@@ -17,6 +17,23 @@ from g10sim.sim.view import View
 from g10sim.units import format_bytes
 
 
+class Arrival:
+    """The wait of a kernel for tensors: its time is logged with what was waited for since the last look."""
+
+    def __init__(self, fetching: Fetching, tensors: Sequence[int], waits: WaitLog) -> None:
+        self._fetching, self._tensors, self._waits = fetching, tensors, waits
+        self._since, self._reason = fetching.clock.cycle, fetching.reason()
+
+    def is_over(self) -> bool:
+        """Return whether the tensors have come."""
+        now = self._fetching.clock.cycle
+        self._waits.add(self._reason, now - self._since)
+        if self._fetching.have_come(self._tensors):
+            return True
+        self._since, self._reason = now, self._fetching.reason()
+        return False
+
+
 class Fetching:
     """Brings the data of one job's kernels to the GPU, page by page.
 
@@ -28,7 +45,7 @@ class Fetching:
         self._context, self._view = context, view
         self._number, self._memory = context.number, context.memory
         self._fabric, self._transfers = context.fabric, context.fabric.transfers
-        self._clock = context.fabric.clock
+        self.clock = context.fabric.clock
         self.make_room: Callable[[], None] | None = None
         """Lets the policy act where nothing under way frees memory, if it can."""
 
@@ -52,54 +69,43 @@ class Fetching:
                 if memory.idle[tensor] < memory.sizes[tensor]:
                     self._transfers.demand(self._number, tensor)
             memory.traffic.faults += execution.faulting_pages
-        clock, moving = self._clock, memory.moving
-        since, reason = clock.cycle, self._reason()
-        latest = tensors[::-1]
+        arrival = Arrival(self, tensors, waits)
+        if not self.have_come(tensors):
+            yield self._fabric.until(arrival.is_over, self.describe_wait, self._number, is_alone=True)
 
-        def has_arrived() -> bool:
-            # Copies end in about the order of their requests: the last one is looked at first.
-            return not memory.queues.faulting and not any(map(moving.__getitem__, latest))
-
-        def has_ended() -> bool:
-            nonlocal since, reason
-            now = clock.cycle
-            waits.add(reason, now - since)
-            since = now
-            if has_arrived():
-                return True
-            reason = self._reason()
-            return False
-
-        if not has_arrived():
-            yield self._fabric.until(has_ended, self.describe_wait, self._number, is_alone=True)
+    def have_come(self, tensors: Sequence[int]) -> bool:
+        """Return whether all that was demanded is there, and some tensors are not in transfer."""
+        memory, latest = self._memory, reversed(tensors)  # copies end in about the order of their requests
+        return not memory.queues.faulting and not any(map(memory.moving.__getitem__, latest))
 
     def synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
         """Wait for the evictions and prefetches that the policy wants done."""
-        since = self._clock.cycle
+        since = self.clock.cycle
         if not self._memory.has_joined:
             yield self._fabric.until(self._has_joined, self.describe_wait)
-        waits.add(StallReason.SYNCHRONIZATION, self._clock.cycle - since)
+        waits.add(StallReason.SYNCHRONIZATION, self.clock.cycle - since)
         with self._fabric.alter(self._number):
             self._memory.forget_awaited()
 
     def join(self, execution: Execution) -> Generator[Event, Any, None]:
         """Let a kernel that has computed end only after the transfers that the policy wants done."""
-        since, waits = self._clock.cycle, WaitLog(execution.stalls)
+        since, waits = self.clock.cycle, WaitLog(execution.stalls)
         yield from self.synchronize(waits)
-        stall = sum(cycles for _, cycles in execution.stalls) + self._clock.cycle - since
+        stall = sum(cycles for _, cycles in execution.stalls) + self.clock.cycle - since
         execution.stalls = waits.charge(stall, StallReason.SYNCHRONIZATION)
 
     def _has_joined(self) -> bool:
         return self._memory.has_joined
 
-    def _reason(self) -> StallReason:
+    def reason(self) -> StallReason:
+        """Return what the kernel waits for now."""
         return self._transfers.bottleneck(self._number) or reason_for_waiting(self._memory)
 
     def end(self, execution: Execution, extra: int) -> int:
         """Return when a kernel ends whose data are there, with the cycles that faults add."""
         if self._context.behaviour.compute_overlap == "while_arriving":
-            return max(execution.start + execution.duration + extra, self._clock.cycle)
-        return self._clock.cycle + execution.duration + extra
+            return max(execution.start + execution.duration + extra, self.clock.cycle)
+        return self.clock.cycle + execution.duration + extra
 
     def describe_wait(self) -> str | G10SimError:
         """Describe a wait without end."""
