@@ -136,6 +136,9 @@ class Residency(Counts):
     def settle(self) -> None:
         """Use room that transfers, or other jobs, have made: here the next transfer takes any."""
 
+    def end_kernel(self, kernel: int) -> None:
+        """Note that a kernel has ended, for which nothing is held here."""
+
     def reorder(self) -> bool:
         """Order evictions again after arrivals; return True if that changed anything."""
         return False

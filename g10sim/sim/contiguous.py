@@ -34,12 +34,11 @@ from g10sim.records import Location, StallReason
 from g10sim.sim.accounts.ledger import Execution
 from g10sim.sim.accounts.owners import WaitLog, fault_reason
 from g10sim.sim.context import JobContext, Machine
-from g10sim.sim.executor import JobRun
 from g10sim.sim.moves.reactions import Reactions
 from g10sim.sim.stages.fetching import Arrival, Fetching
-from g10sim.sim.stages.working_set import free_room, released_after
+from g10sim.sim.stages.working_set import free_room
 from g10sim.sim.view import View
-from g10sim.trace.model import Kernel, Tensor, Trace
+from g10sim.trace.model import Tensor, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
 
@@ -104,7 +103,7 @@ def contiguous_memory(
     memory = Contiguous(moved, page, pools, door, layout)
     memory.describe(trace.frozen)
     if frames is None:
-        _move_in(memory, trace, policy)
+        move_in(memory, trace, policy)
     return memory
 
 
@@ -128,7 +127,7 @@ def _compressed(
     return moved, expanded
 
 
-def _move_in(memory: Contiguous, trace: Trace, policy: Policy) -> None:
+def move_in(memory: Contiguous, trace: Trace, policy: Policy) -> None:
     """Put persistent tensors into GPU memory as far as they fit, and scratch space next to them.
 
     Raises UnsupportedError when that does not fit.
@@ -307,38 +306,3 @@ class WholeFetching(Fetching):
         others = self._space.blocks.pages_of_others
         beside = f"; other jobs have {format_bytes(others * page)}" if others else ""
         return ", ".join(shown) + more + beside
-
-
-class ContiguousRun(JobRun):
-    """A job whose tensors move as a whole."""
-
-    def __init__(self, context: JobContext) -> None:
-        super().__init__(context)
-        self._dying = released_after(context.job.trace)
-
-    def _own_fetching(self, touched: Sequence[tuple[int, ...]]) -> Fetching:
-        return WholeFetching(self.context, self._view, self._reactions)
-
-    def _occupy(self) -> Generator[Event, Any, None]:
-        memory, shares = self.memory, self._gpu.working_sets is not None
-        assert isinstance(memory, Contiguous)
-        if shares:
-            with self._alter():
-                _move_in(memory, self.job.trace, self.context.policy)
-        yield from super()._occupy()
-        if shares:
-            with self._alter():
-                memory.give_up_scratch()
-
-    def _finish(self, kernel: Kernel) -> None:
-        assert isinstance(self.memory, Contiguous)
-        self._migrator.release(self._dying[kernel.id])
-        self.memory.end_kernel(kernel.id)
-        self._react_at_end()
-
-    def _reserve(self, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Ask for nothing: no other job takes the space of this one's tensors away."""
-        yield from ()
-
-    def _give_up_working_set(self, kernel: Kernel) -> None:
-        """Give up nothing: space is given back tensor by tensor."""

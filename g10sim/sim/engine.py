@@ -36,7 +36,7 @@ from g10sim.sim.addresses import OwnAddresses, PooledAddresses
 from g10sim.sim.beside.cpu import check_cpu
 from g10sim.sim.beside.peers import GradientExchange, Peers, StageTransfers
 from g10sim.sim.context import JobContext, Machine
-from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
+from g10sim.sim.contiguous import contiguous_memory, simulated_job
 from g10sim.sim.executor import JobRun
 from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.flash import check_flash, tell_deaths
@@ -216,16 +216,16 @@ class _Simulation:
         peers: Peers | None,
     ) -> Iterator[JobRun]:
         """Yield every job with its memory; those without a number of iterations decide together."""
-        kind, jobs, behaviour = JobRun, workload.jobs, self._behaviour
+        jobs, behaviour = workload.jobs, self._behaviour
         if self._staging is not None:
-            kind, jobs = ContiguousRun, tuple(simulated_job(job, behaviour) for job in jobs)
+            jobs = tuple(simulated_job(job, behaviour) for job in jobs)
         until_steady = [number for number, job in enumerate(jobs) if job.iterations == AUTO]
         together = Iterations(most_iterations(AUTO, behaviour), until_steady)
         for number, (job, plan) in enumerate(zip(jobs, plans, strict=True)):
             memory, addresses = self._memory_of(number, job, plan)
             own = Iterations(most_iterations(job.iterations, behaviour))
             ideal = given.executed(number).durations_cycles(self._system.gpu.clock)
-            yield kind(
+            yield JobRun(
                 JobContext(
                     number=number,
                     job=job,

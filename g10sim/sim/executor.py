@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Hashable, Iterable, Sequence
+from collections.abc import Generator, Hashable, Iterable
 from itertools import accumulate
 from typing import Any
 
 from simpy import Event
 
 from g10sim.hardware.faults import ProfiledFaultCost
+from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.interface.plan import Planned
 from g10sim.records import JobRecord, StallReason
@@ -20,6 +21,7 @@ from g10sim.sim.address_map import Sides
 from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.beside.work import WorkBeside
 from g10sim.sim.context import JobContext
+from g10sim.sim.contiguous import WholeFetching, move_in
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
 from g10sim.sim.moves.migrator import DelayedMoves, Migrator, moves_by_kernel
@@ -67,22 +69,23 @@ class JobRun:
         self._replans = self._reactions.has("on_iteration_start")
         touched = context.addresses.touched()
         check_working_sets(context.addresses.trace, touched, memory)
-        self._fetching = self._own_fetching(touched)
+        self._whole = memory if isinstance(memory, Contiguous) else None
+        if self._whole is None:
+            self._fetching = Fetching(context, self._view, touched)
+        else:
+            self._fetching = WholeFetching(context, self._view, self._reactions)
         self._tensors = self._fetching.tensors
         self._releases = (
             behaviour.dead_tensors == "released"
             and not context.policy.requirements.unlimited_memory
             and not context.addresses.are_shared
         )
-        self._dying = released_after(trace) if self._releases else [()] * len(trace.kernels)
-        make_room = self._fetching.make_room
-        self._beside = WorkBeside(context, self._dying, self._migrator.release, stores, make_room)
+        self._dying = released_after(trace) if self._releases or self._whole else [()] * len(trace.kernels)
+        release, make_room = self._migrator.release, self._fetching.make_room
+        self._beside = WorkBeside(context, self._dying, release, stores, make_room)
         nominate = self._reactions.nominate if self._reactions.has("choose_victims") else None
         self._victims = victim_rule(context, self._recomputation.dropped, self._view, nominate)
         self._computes_since: int | None = None
-
-    def _own_fetching(self, touched: Sequence[tuple[int, ...]]) -> Fetching:
-        return Fetching(self.context, self._view, touched)
 
     @property
     def kernel(self) -> int:
@@ -101,31 +104,39 @@ class JobRun:
             yield self._clock.timeout(job.arrival_cycles)
         admission = admission_bytes(job.trace, machine.sharing)
         pages = -(-admission // self.memory.page_bytes)
-        self._gpu = gpu
+        self._gpu, self._working_sets = gpu, gpu.working_sets if self._whole is None else None
         admitted = yield from gpu.enter(pages)
         start = self._clock.cycle
         if admitted:
             yield from self._occupy()
             gpu.leave(pages)
-        times = job.arrival_cycles, start, self._clock.cycle
-        drops = self._recomputation.drops
+        times, drops = (job.arrival_cycles, start, self._clock.cycle), self._recomputation.drops
         record = JobRecord(self._number, job.gpu, *times, refused=not admitted, drops=drops)
         machine.recorder.jobs.append(record)
 
     def _occupy(self) -> Generator[Event, Any, None]:
         """Run all iterations and leave the GPU empty."""
-        with self._fabric.serving(self._number, self.job.gpu, self.memory, self._victims, self._due):
-            iteration = 0
-            iterations = self.context.iterations
-            while iterations.has(iteration):
-                yield from self._iterate(iteration)
-                if iterations.are_joint:  # so that others that end now have ended, too
-                    yield self._clock.timeout(0)
-                iteration += 1
-            self._delayed.close()
-            yield from self._beside.drain()
+        shared = None if self._gpu.working_sets is None else self._whole
+        if shared is not None:
             with self._alter():
-                self._migrator.release_all()
+                move_in(shared, self.job.trace, self.context.policy)
+        with self._fabric.alter():
+            self._transfers.attach(self._number, self.job.gpu, self.memory, self._victims, self._due)
+        iteration, iterations = 0, self.context.iterations
+        while iterations.has(iteration):
+            yield from self._iterate(iteration)
+            if iterations.are_joint:  # so that others that end now have ended, too
+                yield self._clock.timeout(0)
+            iteration += 1
+        self._delayed.close()
+        yield from self._beside.drain()
+        with self._alter():
+            self._migrator.release_all()
+        with self._fabric.alter():
+            self._transfers.detach(self._number)
+        if shared is not None:
+            with self._alter():
+                shared.give_up_scratch()
 
     def _alter(self) -> Fabric:
         """Open the door of memory for a ``with`` block."""
@@ -147,7 +158,7 @@ class JobRun:
             if kernel.device is not Device.GPU:
                 self._launch(iteration, kernel, start, waits, moves)
                 continue
-            if self._gpu.working_sets is not None:
+            if self._working_sets is not None:
                 yield from self._reserve(kernel, waits)
             with self._alter():
                 self._begin(iteration, kernel, moves)
@@ -224,20 +235,21 @@ class JobRun:
             self._moves = moves_by_kernel(plan, self.job.trace, self._machine.tiers)
 
     def _reserve(self, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Wait until this kernel's working set fits next to those of other jobs' kernels."""
-        working_sets = self._gpu.working_sets
-        if working_sets is None:
-            return
-        since = self._clock.cycle
-        yield working_sets.request(self._working_set_pages(kernel))
-        waits.add(StallReason.ALLOCATION, self._clock.cycle - since)
+        """Wait until this kernel's working set fits next to those of other jobs' kernels.
+
+        No other job takes the space of whole tensors away.
+        """
+        if self._working_sets is not None:
+            since = self._clock.cycle
+            yield self._working_sets.request(self._working_set_pages(kernel))
+            waits.add(StallReason.ALLOCATION, self._clock.cycle - since)
 
     def _give_up_working_set(self, kernel: Kernel) -> None:
         """Let kernels of other jobs have the memory that this kernel's working set fills."""
-        if self._gpu.working_sets is not None:
+        if self._working_sets is not None:
             with self._alter():
                 self.memory.hold(frozenset())
-            self._gpu.working_sets.release(self._working_set_pages(kernel))
+            self._working_sets.release(self._working_set_pages(kernel))
 
     def _recompute(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
         """Run the kernels again whose dropped results a kernel that is about to start reads."""
@@ -344,7 +356,8 @@ class JobRun:
         """Note the state in which a kernel begins to compute."""
         execution.busy_at_compute = self._transfers.busy_cycles(self._number)
         if self._machine.checker is not None:
-            self._machine.checker.kernel_starts(self.memory, self._seen(execution.kernel))
+            seen = self.addresses.trace.kernels[execution.kernel.id]
+            self._machine.checker.kernel_starts(self.memory, seen)
 
     def _compute(self, kernel: Kernel, cycles: int) -> Generator[Event, Any, tuple[int, int]]:
         """Let the GPU compute for that many cycles of this job's, next to what the kernel uses where it lies.
@@ -368,6 +381,7 @@ class JobRun:
             for tensor in kernel.outputs:
                 self.memory.written(self.addresses.held(tensor))
         self._migrator.release(self._dying[kernel.id])
+        self.memory.end_kernel(kernel.id)
         self.addresses.leave(kernel.id)
         self._react_at_end()
 
@@ -384,7 +398,3 @@ class JobRun:
         execution.in_transfer_pages = sum([moving[tensor] for tensor in self._tensors[kernel.id]])
         execution.busy_at_start = self._transfers.busy_cycles(self._number)
         return execution
-
-    def _seen(self, kernel: Kernel) -> Kernel:
-        """Return a kernel as memory sees it: it touches ranges of addresses."""
-        return self.addresses.trace.kernels[kernel.id]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import IntEnum
 from itertools import count as counter
 from types import TracebackType
@@ -15,8 +14,7 @@ from simpy.events import NORMAL, EventPriority
 
 from g10sim.errors import CapacityError, G10SimError
 from g10sim.hardware.door import Door
-from g10sim.hardware.memory import Residency
-from g10sim.hardware.transfers.interface import Due, Transfers, VictimRule
+from g10sim.hardware.transfers.interface import Transfers
 
 
 class Phase(IntEnum):
@@ -147,15 +145,6 @@ class Fabric:
             self._arm(self._look(now) if self._waiting or self._watch is not None else None)
         self._depth -= 1
         self._door.is_open = self._depth > 0
-
-    @contextmanager
-    def serving(self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due) -> Iterator[None]:
-        """Serve a job's memory on a GPU for a ``with`` block; ``due`` tells when it will need a tensor."""
-        with self.alter():
-            self.transfers.attach(job, gpu, memory, victims, due)
-        yield
-        with self.alter():
-            self.transfers.detach(job)
 
     def until(
         self,

@@ -55,8 +55,8 @@ class Bench:
         self.transfers = make(system, pools, door=door)
         door.is_open = False
         self.fabric = Fabric(Clock(), self.transfers, door)
-        self.serving = self.fabric.serving(0, 0, self.memory, OldestFirst(), lambda tensor: 0)
-        self.serving.__enter__()
+        with self.fabric.alter():
+            self.transfers.attach(0, 0, self.memory, OldestFirst(), lambda tensor: 0)
 
 
 def batched(system, pools, door):
@@ -90,13 +90,13 @@ def test_a_policy_that_reaches_for_memory_between_iterations_is_stopped():
         simulate(trace_of({"w*": 2}, [(1000, "w", "")]), machine(), Reaches())
 
 
-def test_a_job_is_served_until_its_block_ends():
+def test_a_job_is_served_until_it_is_detached():
     bench = Bench()
     with bench.fabric.alter(0):
         bench.memory.request_prefetch(0)
     assert bench.transfers.next_change() == 4000
-    with pytest.raises(StopIteration):
-        next(bench.serving.gen)
+    with bench.fabric.alter():
+        bench.transfers.detach(0)
     assert bench.transfers.next_change() is None
 
 
