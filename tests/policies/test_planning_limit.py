@@ -33,7 +33,7 @@ def test_time_enough_changes_no_plan(name):
     assert "planning ended" not in limited.note
 
 
-@pytest.mark.parametrize("name", ["capuchin", "g10", "g10_paced", "teraio"])
+@pytest.mark.parametrize("name", ["capuchin", "g10", "g10_paced", "pressurefit", "teraio"])
 def test_without_time_a_plan_is_the_best_so_far_and_says_so(name):
     policy = create({"name": name, "planning_limit": 0})
     records = simulated(policy)

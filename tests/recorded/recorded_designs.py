@@ -68,6 +68,7 @@ DESIGNS = {
         {"recompute": True},
         {"recompute": True, "horizon": 0.0, "backlog": 0.3},
     ],
+    "pressurefit": [{}, {"recompute": "fastest"}],
     "ssdtrain": [{}],
     "stream": [{}],
     "tencache": [{}],

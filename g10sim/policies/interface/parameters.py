@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, dataclass_transform, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -176,6 +176,7 @@ def _existing(path: str) -> str:
 Size = Annotated[str, *_size()]
 SizeOrTensile = Annotated[str, *_size("tensile")]
 Share = Annotated[float, Field(ge=0, le=1)]
+ShareOrFastest = Annotated[Share | Literal["fastest"], _text("a number from 0 to 1, or fastest")]
 Count = Annotated[int, Field(ge=0)]
 Density = Annotated[
     Share | Annotated[Sequence[Share], Field(min_length=1)], _text("a number from 0 to 1, or a list of them")

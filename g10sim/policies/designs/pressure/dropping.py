@@ -13,7 +13,7 @@ from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
-from g10sim.policies.designs.pressure.forecast import Dropped, Forecast
+from g10sim.policies.designs.pressure.forecast import Dropped, Forecast, with_reruns
 from g10sim.policies.designs.pressure.traffic import copied_cycles
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.trace.model import Trace
@@ -60,7 +60,7 @@ def chosen_drops(
 
     def chosen(drops: Sequence[Dropped], most_cycles: float = inf) -> tuple[float, tuple[Dropped, ...]]:
         """Return the cost of the best number of drops, and these; no drops where it is above a number."""
-        tried = {number: _chained(rules, drops[:number]) for number in _numbers(len(drops), _TRIALS)}
+        tried = {number: chained(rules, drops[:number]) for number in _numbers(len(drops), _TRIALS)}
         left = {number: _with_drops(demand, dropped, sizes) for number, dropped in tried.items()}
         bounds = {number: least_cycles(demand, machine) for number, demand in left.items()}
         if min(bounds.values()) >= most_cycles:
@@ -73,15 +73,15 @@ def chosen_drops(
 
         costs = _costs(bounds, copied)
         most = max(_most(bounds, bounds), _most(costs, bounds))
-        return min(costs.values()), _chained(rules, drops[:most])
+        return min(costs.values()), chained(rules, drops[:most])
 
     alone = _with_sources_kept(candidates)
     least, kept = chosen(alone)
     if len(alone) == len(candidates):
         return kept
     most_cycles = (1 - _SLACK) * least
-    chained, drops = chosen(candidates, most_cycles)
-    return drops if chained < most_cycles else kept
+    cost, drops = chosen(candidates, most_cycles)
+    return drops if cost < most_cycles else kept
 
 
 def _costs(bounds: Mapping[int, float], copied: Callable[[int], float]) -> dict[int, float]:
@@ -133,7 +133,7 @@ def _with_sources_kept(drops: Iterable[Dropped]) -> list[Dropped]:
     return kept
 
 
-def _chained(rules: Recomputability, drops: Sequence[Dropped]) -> tuple[Dropped, ...]:
+def chained(rules: Recomputability, drops: Sequence[Dropped]) -> tuple[Dropped, ...]:
     """Let each tensor come back before the first kernel for which others are made again from it, or with it.
 
     Left out is what would come back at once.
@@ -153,12 +153,10 @@ def _chained(rules: Recomputability, drops: Sequence[Dropped]) -> tuple[Dropped,
 
 def _with_drops(demand: Demand, drops: Sequence[Dropped], sizes: Sequence[int]) -> Demand:
     """Return what is alive, and how long kernels take, where tensors are dropped."""
-    live, cycles = demand.live_bytes.copy(), demand.cycles.copy()
+    live = demand.live_bytes.copy()
     for drop in drops:
         live[drop.start : drop.end] -= sizes[drop.tensor]
-    for producer, end in {(one.id, drop.end) for drop in drops for one in drop.producers}:
-        cycles[end] += demand.cycles[producer]
-    return replace(demand, live_bytes=live, cycles=cycles)
+    return replace(demand, live_bytes=live, cycles=with_reruns(demand.cycles, drops))
 
 
 def _candidates(

@@ -12,6 +12,7 @@ import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.footprint import working_set_bytes
+from g10sim.analysis.timeline import Integers
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Kernel, Trace
@@ -111,6 +112,10 @@ class Forecast:
         mortal = [tensor for tensor in self._mortal if births[tensor] <= kernel < deaths[tensor]]
         return sorted({*np.flatnonzero(self.lasting).tolist(), *mortal} - dropped)
 
+    def uses(self, tensor: int) -> Sequence[int]:
+        """Return the kernels that need a tensor's contents, or make them; ascending."""
+        return self._uses[tensor]
+
     def next_use(self, tensor: int, kernel: int) -> int:
         """Return the first kernel from ``kernel`` on that needs a tensor's contents.
 
@@ -121,6 +126,14 @@ class Forecast:
         if place < len(uses):
             return uses[place]
         return uses[0] + self.kernels if uses and self.lasting[tensor] else self.never
+
+
+def with_reruns(cycles: Integers, drops: Iterable[Dropped]) -> Integers:
+    """Return how long kernels take, those of dropped tensors that run again before them included."""
+    found = cycles.copy()
+    for producer, end in {(one.id, drop.end) for drop in drops for one in drop.producers}:
+        found[end] += cycles[producer]
+    return found
 
 
 def _scratch(trace: Trace, drop: Dropped) -> list[int]:

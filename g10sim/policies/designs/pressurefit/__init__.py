@@ -1,0 +1,1 @@
+"""PressureFit: residency of tensors is cut until every task fits; simulated candidates decide how."""

@@ -1,0 +1,98 @@
+"""Carries out a plan: tensors leave as planned, and return in the order of need as far as there is room."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+
+from g10sim.policies.designs.pressure.forecast import Dropped
+from g10sim.policies.designs.pressurefit.choosing import Fitted
+from g10sim.policies.interface.jobs import JobPolicy
+from g10sim.policies.interface.machine import PlannedTier
+from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.planning.leaving import by_departure
+from g10sim.trace.model import Trace
+
+
+class Admission(JobPolicy):
+    """One job: ``_queue`` was asked for without room so far, ``_coming`` and ``_leaving`` are on their way.
+
+    Copies in never push out what the plan lets stay: they start when there is room.
+    """
+
+    def __init__(self, trace: Trace, fitted: Fitted, drops: Sequence[Dropped], note: str) -> None:
+        program, tasks = fitted.program, fitted.program.tasks
+        self._asked, self._left = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        self._tiers, self._ahead = program.tiers, program.ahead
+        moves = [Planned(drop.start, Drop(drop.tensor)) for drop in drops]
+        for tensor, death in enumerate(trace.deaths):
+            if trace.uses[tensor] and not trace.tensors[tensor].persistent:
+                moves.append(Planned(death, Free(tensor)))
+        for number in sorted(fitted.arrivals, key=lambda number: (program.gaps[number].end, number)):
+            gap = program.gaps[number]
+            self._left[program.kernels[(gap.start - 1) % tasks + 1] - 1].append(gap.tensor)
+            self._asked[program.kernels[fitted.arrivals[number] % tasks]].append(gap.tensor)
+        self.plan = MigrationPlan.ordered(moves, "pressurefit")
+        self.note = note
+        away = (gap.tensor for gap in program.gaps if gap.end >= tasks)
+        self.homes = {tensor: program.tiers[tensor].name for tensor in away}
+        """Tiers of persistent tensors between iterations."""
+        self._queue, self._coming = deque[int](), dict[int, None]()
+        self._leaving = dict[int, PlannedTier]()
+
+    def state(self, view: PolicyView) -> tuple[object, ...]:
+        """Return what waits for room and what is on its way."""
+        return tuple(self._queue), tuple(self._coming), tuple(self._leaving)
+
+    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
+        """Bring in what the kernel needs, and as much of what was asked for as there is room for."""
+        self._queue += self._asked.get(view.kernel, ())
+        for tensor in view.trace.kernels[view.kernel].tensors:
+            if tensor in self._queue:
+                self._queue.remove(tensor)
+                yield Fetch(tensor)
+        yield from self._admitted(view)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
+        """Let tensors leave; wait until enough has left for the next kernel."""
+        for tensor in self._left.get(view.kernel, ()):
+            self._leaving[tensor] = self._tiers[tensor]
+            yield Evict(tensor, self._tiers[tensor].name)
+        following = view.trace.kernels[(view.kernel + 1) % len(view.trace.kernels)]
+        missing = sum(view.size_bytes(one) - view.resident_bytes(one) for one in following.tensors)
+        lack, awaited = missing - view.free_bytes, list[int]()
+        if lack > 0:
+            for tensor in [one for one in self._leaving if not view.in_transfer_bytes(one)]:
+                del self._leaving[tensor]
+            for tensor, size in by_departure(view, self._leaving):
+                if lack <= 0:
+                    break
+                awaited.append(tensor)
+                lack -= size
+        if awaited:
+            yield Await(frozenset(awaited))
+
+    def choose_victims(self, view: PolicyView) -> list[int]:
+        """Return what is used last first."""
+        there = [tensor for tensor in range(len(view.trace.tensors)) if view.resident_bytes(tensor)]
+        idle = (tensor for tensor in there if not view.is_needed(tensor))
+        return sorted(idle, key=lambda tensor: (-view.next_use(tensor), tensor))
+
+    def _admitted(self, view: PolicyView) -> Iterator[Move]:
+        """Yield fetches of the first in the queue, as long as they have room."""
+        room = view.free_bytes - self._ahead[view.kernel]
+        for tensor in list(self._coming):
+            under_way = view.in_transfer_bytes(tensor)
+            room -= under_way
+            if not under_way:
+                del self._coming[tensor]
+        while self._queue:
+            size = view.size_bytes(self._queue[0]) - view.resident_bytes(self._queue[0])
+            if size > room:
+                return
+            tensor = self._queue.popleft()
+            room -= size
+            self._coming[tensor] = None
+            yield Fetch(tensor)

@@ -1,0 +1,69 @@
+"""PressureFit: residency is cut until every task fits, in several ways; a simulation takes the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from g10sim.analysis.bound.demand import demand_of
+from g10sim.config.system import SystemSpec
+from g10sim.looks import Look
+from g10sim.policies.designs.pressurefit.admission import Admission
+from g10sim.policies.designs.pressurefit.choosing import fastest
+from g10sim.policies.designs.pressurefit.recomputing import Blocks
+from g10sim.policies.designs.pressurefit.tasks import program_of
+from g10sim.policies.interface.jobs import PolicyPerJob
+from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface.parameters import ShareOrFastest, parameter
+from g10sim.policies.interface.policy import Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.trace.workload import Job
+
+_FASTEST = "fastest"
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of blocks that are compared (als244/shadowspill, docs/architecture/recomputation-selection.md)."""
+
+
+@register_policy
+class PressureFit(Limited, PolicyPerJob):
+    """Plans which tensors are on the GPU during which tasks, of several plans the one simulated as fastest.
+
+    A task is what one block of the model computes of a micro-batch. Tensors stay from their first use to
+    their last. Then, again and again, one leaves between two uses, at the task that lacks most memory. It
+    returns when a rule says, in the order of need, as soon as there is room. Persistent tensors are in host
+    memory between iterations.
+    """
+
+    name = "pressurefit"
+    label = "PressureFit"
+    look = Look("#AA4466", "\\\\|", "X", "4 1 1 1")
+    paper = "als244/shadowspill (2026), docs/architecture/pressurefit.md"
+    requirements = Requirements(
+        drops_dead_tensors=True,
+        addresses="own",
+        keeps_mappings=True,
+        keeps_copies=True,
+        host_memory="pinned",
+    )
+
+    recompute: ShareOrFastest = parameter(default=0.0, published="fastest, shadowspill")
+    """Share of blocks that are computed again in the backward pass, evenly spread; ``fastest``: of none, a
+    quarter, half, three quarters and all, the share that simulates as fastest."""
+
+    job_class = Admission
+
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Admission:
+        """Plan a job."""
+        limit = Limit(self.planning_limit)
+        demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
+        blocks = Blocks(job.trace) if self.recompute else None
+        shares = _SHARES if self.recompute == _FASTEST else (float(self.recompute),)
+        drops = {share: blocks.drops(share) if blocks is not None else () for share in shares}
+        programs = {share: program_of(job.trace, demand, machine, drops[share]) for share in shares}
+        best = fastest(programs, limit)
+        return Admission(job.trace, best, drops[best.share], limit.note)
+
+    def homes(self, job: int) -> Mapping[int, str]:
+        """Return where persistent tensors lie before time starts: where they are between iterations."""
+        started: Admission = self.jobs[job]
+        return started.homes
