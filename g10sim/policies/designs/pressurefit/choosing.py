@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from operator import attrgetter
 
 from g10sim.policies.designs.pressurefit.arriving import RULES, Arrivals, arrivals
 from g10sim.policies.designs.pressurefit.replay import Replay
@@ -31,26 +32,28 @@ class Fitted:
 
 def fastest(programs: Mapping[float, Program], limit: Limit) -> Fitted:
     """Return the fastest plan of the programs of some shares, or of those that there was time for."""
-    best: Fitted | None = None
+    plans = _plans(programs)
+    best = next(plans)
+    least = min(int(program.begins[-1]) for program in programs.values())
+    while best.cycles > least and not limit.is_over() and (found := next(plans, None)):
+        best = min(best, found, key=attrgetter("cycles"))
+    tried = best
+    for _ in range(_REPAIRS):
+        if best.cycles <= least or limit.is_over() or not tried.residency.relieve(tried.lacks):
+            break
+        tried = _fitted(tried.program, tried.share, tried.residency, tried.rule)
+        best = min(best, tried, key=attrgetter("cycles"))
+    return best
+
+
+def _plans(programs: Mapping[float, Program]) -> Iterator[Fitted]:
     for share, program in programs.items():
         known = list[set[int]]()
         for stall_first, headroom in product((True, False), (True, False)):
             residency = Residency(program, stall_first=stall_first, headroom=headroom)
-            if residency.cut in known:
-                continue
-            known.append(set(residency.cut))
-            for rule in RULES:
-                if best is None or not limit.is_over():
-                    found = _fitted(program, share, residency, rule)
-                    best = found if best is None or found.cycles < best.cycles else best
-    assert best is not None  # there is a share
-    tried = best
-    for _ in range(_REPAIRS):
-        if not tried.lacks or limit.is_over() or not tried.residency.relieve(tried.lacks):
-            break
-        tried = _fitted(tried.program, tried.share, tried.residency, tried.rule)
-        best = tried if tried.cycles < best.cycles else best
-    return best
+            if residency.cut not in known:
+                known.append(set(residency.cut))
+                yield from (_fitted(program, share, residency, rule) for rule in RULES)
 
 
 def _fitted(program: Program, share: float, residency: Residency, rule: Callable[..., Arrivals]) -> Fitted:
