@@ -3,14 +3,47 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Forecast
-from g10sim.policies.designs.pressure.order import NextUses, Order
-from g10sim.policies.designs.pressure.shortage import Settings, Shortage
+from g10sim.policies.designs.pressure.shortage import NextUses, Settings, Shortage
+
+
+class Order:
+    """Some of a number of tensors by ranks, such as kernels, of equals the lower number first."""
+
+    def __init__(self, tensors: int) -> None:
+        self._bits = tensors.bit_length()
+        self._mask = (1 << self._bits) - 1
+        self._keys: list[int] = []
+
+    def reset(self, ranks: Iterable[tuple[int, int]]) -> None:
+        """Begin again with pairs of a rank and a tensor."""
+        self._keys = sorted(rank << self._bits | tensor for rank, tensor in ranks)
+
+    def add(self, rank: int, tensor: int) -> None:
+        """Add a tensor."""
+        insort(self._keys, rank << self._bits | tensor)
+
+    def remove(self, rank: int, tensor: int) -> None:
+        """Remove a tensor that is there."""
+        del self._keys[bisect_left(self._keys, rank << self._bits | tensor)]
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._keys)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the tensors; one that leaves as soon as it was yielded does not disturb this."""
+        keys, place = self._keys, 0
+        while place < len(keys):
+            key = keys[place]
+            yield key & self._mask
+            place += place < len(keys) and keys[place] == key
 
 
 class Account:

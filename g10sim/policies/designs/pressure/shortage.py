@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.designs.pressure.order import NextUses
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,39 @@ class Settings:
     def last_single(self) -> int:
         """The last kernel ahead at which a step begins in any case."""
         return min(max(2, self.births), self.horizon - 1)
+
+
+class NextUses:
+    """Kernels that use some tensors next, each as often as tensors do."""
+
+    def __init__(self, kernels: int) -> None:
+        self._counts, self._marks = [0] * kernels, bytearray(kernels)
+
+    def reset(self, uses: Iterable[int]) -> None:
+        """Begin again with the kernels of some tensors."""
+        self._counts, self._marks = [0] * len(self._counts), bytearray(len(self._counts))
+        for use in uses:
+            self.add(use)
+
+    def add(self, use: int) -> None:
+        """Count a tensor in."""
+        self._counts[use] += 1
+        self._marks[use] = True
+
+    def remove(self, use: int) -> None:
+        """Count a tensor out."""
+        self._counts[use] -= 1
+        if not self._counts[use]:
+            self._marks[use] = False
+
+    def last_until(self, use: int) -> int:
+        """Return the last kernel up to one that uses any next; -1 for none."""
+        return self._marks.rfind(1, 0, use + 1)
+
+    def between(self, first: int, stop: int) -> Integers:
+        """Return the kernels from one to before another that use any next."""
+        found: Integers = first + np.frombuffer(self._marks, dtype=np.bool_)[first:stop].nonzero()[0]
+        return found
 
 
 _FEW = 8

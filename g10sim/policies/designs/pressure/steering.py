@@ -9,10 +9,9 @@ from math import inf
 import numpy as np
 
 from g10sim.policies.designs.pressure.account import Account
-from g10sim.policies.designs.pressure.dividing import Division
+from g10sim.policies.designs.pressure.dividing import Division, Queues
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.shortage import Settings, Shortage
-from g10sim.policies.designs.pressure.tiers import Queues
 from g10sim.policies.designs.pressure.transfers import Arrivals, Departures
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
