@@ -140,7 +140,7 @@ def test_copies_out_are_issued_when_the_link_is_free_for_them():
     ]
     guidance = Guidance(planned(trace_of({"p": 96, "q": 96, "x": 150}, kernels), 192), 0.05)
     # The second copy begins at 18, while kernel 2 runs: when kernel 1 has ended.
-    assert guidance.leaving == {0: (0,), 1: (1,)}
+    assert guidance.leaving == {0: [0], 1: [1]}
 
 
 # a (20 ms to copy) is made in ``producer`` ms; beside it b is made, and read by the next kernel.
@@ -292,7 +292,7 @@ def test_a_late_copy_in_is_triggered_earlier_by_a_twentieth_of_its_time():
         # Memory counts it as back from its trigger on.
         assert guidance.planned.schedule.swaps[0].back.start == 50 + expected - 5
     assert [p for p in guidance.plan().moves if p.move.tensor == 0][-1] == Planned(43, Fetch(0))
-    assert guidance.leaving == {0: (0,)}
+    assert guidance.leaving == {0: [0]}
     assert guidance.awaited == {}
 
 
@@ -344,7 +344,7 @@ def test_copies_are_issued_before_the_kernel_that_they_are_away_from():
     late = [replace(swap, out=Interval(26, 34)) for swap in found.swaps[:1]]
     # The link is free in kernel 3 only, but kernel 2 is to begin without it.
     guidance = Guidance(replace(found, swaps=late), 0.05)
-    assert guidance.leaving == guidance.awaited == {1: (0,)}
+    assert guidance.leaving == guidance.awaited == {1: [0]}
 
 
 def test_what_waits_for_one_copy_in_need_not_wait_for_the_next():

@@ -13,7 +13,7 @@ from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, Declared, Percentages, parameter
-from g10sim.policies.interface.policy import PolicyView, Requirements
+from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.blocks.attention import with_attention_on_cpu
 from g10sim.policies.planning.blocks.homes import GPU, PLACES, Shares, homes_of, most_bytes
@@ -58,9 +58,6 @@ class FlexGen(Declared, FixedPlaces):
     paper = (
         "Sheng et al., FlexGen: High-Throughput Generative Inference of Large Language Models with a Single "
         "GPU, ICML 2023"
-    )
-    requirements = Requirements(
-        addresses="own", drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True
     )
 
     percent: Percentages = parameter(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
@@ -14,6 +14,7 @@ from g10sim.policies.interface.moves import Drop, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.below import Offloaded, WeightsBelow, read_only
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.rewriting import Schedule
@@ -22,8 +23,6 @@ from g10sim.policies.planning.offloading.swaps import Budget, chosen
 from g10sim.policies.planning.offloading.takeover import parameter_bytes
 from g10sim.policies.planning.offloading.windows import Limits, windows
 from g10sim.trace.model import Phase, Trace
-
-_T = TypeVar("_T")
 
 _PIPELINED = Effect(
     lambda run, policy: policy.pipeline,
@@ -96,13 +95,7 @@ class LoHan(WeightsBelow):
     @property
     def requirements(self) -> Requirements:
         """Separate addresses, and buffers for states."""
-        return Requirements(
-            addresses="own",
-            drops_dead_tensors=True,
-            keeps_mappings=True,
-            pins_on_use=True,
-            cpu_buffers=self._buffers,
-        )
+        return replace(super().requirements, cpu_buffers=self._buffers)
 
     @property
     def _buffers(self) -> int:
@@ -124,9 +117,9 @@ class LoHan(WeightsBelow):
         return replace(
             _Job.of(Gradients(trace, 1, self.births, on_cpu), dict.fromkeys(away, "ssd"), stays),
             note=choice.note(sizes),
-            swapped=_grouped((one.since, (one.tensor, tier)) for one, tier in choice.swapped),
-            returned=_grouped((max(kernel, one.since + 1), one.tensor) for kernel, one in back),
-            dropped=_grouped((one.since, one.tensor) for one in choice.dropped),
+            swapped=grouped((one.since, (one.tensor, tier)) for one, tier in choice.swapped),
+            returned=grouped((max(kernel, one.since + 1), one.tensor) for kernel, one in back),
+            dropped=grouped((one.since, one.tensor) for one in choice.dropped),
         )
 
     def _budget(self, trace: Trace, machine: PlannedMachine) -> Budget:
@@ -139,10 +132,3 @@ class LoHan(WeightsBelow):
         forward = sum(cycles[kernel.id] for kernel in trace.kernels if kernel.phase is Phase.FORWARD)
         spell = self.swap_ratio * forward
         return Budget(spell * machine.out_rate, host - needed, spell * machine.tier("ssd").write_rate)
-
-
-def _grouped(pairs: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
-    found: dict[int, list[_T]] = {}
-    for kernel, one in pairs:
-        found.setdefault(kernel, []).append(one)
-    return found

@@ -75,9 +75,7 @@ class TenCache(WeightsBelow):
     @property
     def requirements(self) -> Requirements:
         """Separate addresses, and buffers for states on the SSD."""
-        return Requirements(
-            addresses="own", drops_dead_tensors=True, keeps_mappings=True, cpu_buffers=self.optimizer_buffers
-        )
+        return replace(super().requirements, pins_on_use=False, cpu_buffers=self.optimizer_buffers)
 
     def _set_up(self) -> None:
         self._pinned_limit: int | None = None

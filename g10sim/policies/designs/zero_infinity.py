@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from g10sim.config.effects import Effect
@@ -82,13 +83,7 @@ class ZeroInfinity(WeightsBelow):
         """Separate addresses, and buffers for states on the SSD."""
         buffers = self.buffer_count if self.pipeline else 1
         on_ssd = self.offload_optimizer == "ssd"
-        return Requirements(
-            addresses="own",
-            drops_dead_tensors=True,
-            keeps_mappings=True,
-            pins_on_use=True,
-            cpu_buffers=buffers if on_ssd else None,
-        )
+        return replace(super().requirements, cpu_buffers=buffers if on_ssd else None)
 
     def _bucket_bytes(self, trace: Trace) -> int:
         return self.reduce_bucket_size * parameter_bytes(trace, self.bytes_per_parameter)

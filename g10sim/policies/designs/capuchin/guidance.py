@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from g10sim.policies.designs.capuchin.planner import Planned as PlannedSwaps
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, trigger_at
 from g10sim.policies.interface.moves import Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.planning.grouping import grouped
 
 
 class Guidance:
@@ -27,12 +27,12 @@ class Guidance:
         self._seen: set[int] = set()
         starts = [self._accesses.interval(swap.first).start for swap in self._swaps]
         waits = [swap for swap, start in zip(self._swaps, starts, strict=True) if swap.out.end > start]
-        self.leaving = _grouped(
+        self.leaving = grouped(
             (self._leaves_after(swap), swap.pair.tensor)
             for swap in sorted(self._swaps, key=lambda swap: swap.out)
         )
-        self.awaited = _grouped((swap.first - 1, swap.pair.tensor) for swap in waits)
-        self.returning = _grouped((swap.pair.use, number) for number, swap in enumerate(self._swaps))
+        self.awaited = grouped((swap.first - 1, swap.pair.tensor) for swap in waits)
+        self.returning = grouped((swap.pair.use, number) for number, swap in enumerate(self._swaps))
 
     def _leaves_after(self, swap: GuidedSwap) -> int:
         """Return the kernel at whose end a copy out is issued: the last before the link is free for it."""
@@ -100,10 +100,3 @@ class Guidance:
         start, end = self._accesses.interval(kernel)
         level = self.planned.analysis.most(start, end) if start < end else 0
         return level + size_bytes <= max(self.planned.target_bytes, self.planned.peak_bytes)
-
-
-def _grouped(entries: Iterable[tuple[int, int]]) -> Mapping[int, tuple[int, ...]]:
-    found: dict[int, tuple[int, ...]] = {}
-    for kernel, value in entries:
-        found[kernel] = (*found.get(kernel, ()), value)
-    return found

@@ -18,6 +18,7 @@ from g10sim.policies.designs.g10.draft import Draft
 from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.moves import Await, Fetch
 from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.leaving import by_departure
 
 # Share of GPU memory left to tensors that are about to be born.
@@ -31,10 +32,10 @@ class Recovery:
         """``kernels`` are the tensors that each kernel needs."""
         self._uses = _NextUses(kernels)
         self._kernels, self._capacity_bytes = len(kernels), capacity_bytes
-        self._away: dict[int, list[tuple[int, int]]] = {}
-        for eviction in draft.evictions:
-            back = eviction.end if eviction.prefetch is None else eviction.prefetch
-            self._away.setdefault(eviction.tensor, []).append((eviction.start, back))
+        self._away = grouped(
+            (one.tensor, (one.start, one.end if one.prefetch is None else one.prefetch))
+            for one in draft.evictions
+        )
 
     def prefetches(self, view: PolicyView, look_ahead: int) -> list[Fetch]:
         """Return prefetches of strays that the next ``look_ahead`` kernels need, in order of need."""

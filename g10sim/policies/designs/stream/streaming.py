@@ -19,6 +19,7 @@ from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Evict, Fetch, Move, Protect
 from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.planning.grouping import grouped
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import named
 
@@ -79,9 +80,7 @@ class Streaming(JobPolicy):
             leaving = page_shares(trace, machine, demand, window)
         else:
             leaving = whole_tensors(trace, machine, demand, settings.keep_bytes)
-        self._departures: dict[int, list[tuple[int, int]]] = {}
-        for period, size in leaving.items():
-            self._departures.setdefault(period.start, []).append((period.tensor, size))
+        self._departures = grouped((one.start, (one.tensor, size)) for one, size in leaving.items())
         written = {tensor for kernel in trace.kernels for tensor in kernel.outputs}
         leave = {period.tensor for period in leaving} if settings.keeps_copies else set[int]()
         self._clean = frozenset(leave - written)

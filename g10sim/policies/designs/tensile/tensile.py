@@ -18,6 +18,7 @@ from g10sim.policies.interface.parameters import Count, Share, Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import JointPolicy, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.grouping import grouped
 from g10sim.trace.workload import Job, Workload
 from g10sim.units import format_bytes, parse_bytes
 
@@ -157,19 +158,13 @@ def _grouped(workload: Workload) -> list[tuple[int, ...]]:
     """Return the jobs that are planned together: those that may be on a GPU at the same time."""
     if workload.sharing.compute == "exclusive":
         return [(number,) for number in range(len(workload.jobs))]
-    gpus: dict[int, list[int]] = {}
-    for number, job in enumerate(workload.jobs):
-        gpus.setdefault(job.gpu, []).append(number)
-    return [tuple(numbers) for numbers in gpus.values()]
+    return [*map(tuple, grouped((job.gpu, number) for number, job in enumerate(workload.jobs)).values())]
 
 
 def _copies_out(plan: MigrationPlan) -> Mapping[int, frozenset[int]]:
     """For every kernel that issues copies out, their tensors."""
-    found: dict[int, set[int]] = {}
-    for planned in plan.moves:
-        if isinstance(planned.move, Evict):
-            found.setdefault(planned.kernel, set()).add(planned.move.tensor)
-    return {kernel: frozenset(tensors) for kernel, tensors in found.items()}
+    out = ((one.kernel, one.move.tensor) for one in plan.moves if isinstance(one.move, Evict))
+    return {kernel: frozenset(tensors) for kernel, tensors in grouped(out).items()}
 
 
 def _describe(group: Group) -> str:

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from g10sim.config.document import load_document
 from g10sim.config.presets import validated
 from g10sim.config.quantities import Bytes, Duration, Spec
+from g10sim.policies.planning.grouping import grouped
 from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, Trace
 from g10sim.units import PICOSECONDS_PER_SECOND, format_duration
 
@@ -81,9 +82,7 @@ def load_table(path: Path, trace: Trace) -> Table:
     """
     document = load_document(path)
     table = validated(TableSpec, document.data, document)
-    by_place: dict[tuple[str, Phase], list[Kernel]] = {}
-    for kernel in trace.kernels:
-        by_place.setdefault((kernel.layer, kernel.phase), []).append(kernel)
+    by_place = grouped(((kernel.layer, kernel.phase), kernel) for kernel in trace.kernels)
     found: dict[int, Sequence[Algorithm]] = {}
     for number, entry in enumerate(table.algorithms):
         where = ("algorithms", number)

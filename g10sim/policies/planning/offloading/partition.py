@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from g10sim.policies.planning.offloading.takeover import cpu_inputs, filled_buckets
+from g10sim.policies.planning.offloading.takeover import added_kernel, cpu_inputs, filled_buckets
 from g10sim.policies.planning.offloading.windows import Window
-from g10sim.trace.model import Device, Kernel, Phase, Tensor, TimeSource, Trace
+from g10sim.trace.model import Device, Kernel, Phase, Tensor, Trace
+
+_collective = partial(added_kernel, device=Device.LINKS)
 
 
 def partitioned(trace: Trace, replicas: int, bucket_bytes: int, stays: Sequence[Window] = ()) -> Trace:
@@ -79,7 +82,9 @@ class _Partitioning:
                 self._parts[tensor] = self._add(given, "part", size, persistent=False)
             parts = [self._parts[tensor] for tensor in bucket.tensors]
             moved = self._bytes(bucket.tensors) - self._bytes(parts)
-            made = _collective("Reduce-scatter", Phase.BACKWARD, bucket.tensors, parts, moved)
+            made = _collective(
+                "Reduce-scatter", bucket.tensors, parts, phase=Phase.BACKWARD, moved_bytes=moved
+            )
             self._added.behind.setdefault(bucket.ready, []).append(made)
 
     def _gather_for_stays(self, stays: Iterable[Window]) -> None:
@@ -89,7 +94,8 @@ class _Partitioning:
                 continue
             self._gathered.setdefault(stay.tensor, []).append((stay, rest))
             phase = self._given.kernels[stay.first].phase
-            made = _collective("All-gather", phase, [stay.tensor], [rest], self._bytes([rest]))
+            moved = self._bytes([rest])
+            made = _collective("All-gather", [stay.tensor], [rest], phase=phase, moved_bytes=moved)
             self._added.before.setdefault(stay.fetched, []).append(made)
 
     def _gather_updates(self) -> None:
@@ -101,8 +107,9 @@ class _Partitioning:
             found = {tensor: rest for tensor, rest in rests.items() if rest is not None}
             self._rests |= found
             if found:
-                moved = self._bytes(found.values())
-                made = _collective("All-gather", Phase.OPTIMIZER, list(found), list(found.values()), moved)
+                made = _collective(
+                    "All-gather", found, found.values(), moved_bytes=self._bytes(found.values())
+                )
                 self._added.behind.setdefault(step.id, []).append(made)
 
     def _is_kept(self, tensor: int) -> bool:
@@ -154,19 +161,3 @@ class _Partitioning:
             if stay.first <= kernel <= stay.last:
                 return rest
         return self._rests.get(tensor)
-
-
-def _collective(
-    name: str, phase: Phase, inputs: Sequence[int], outputs: Sequence[int], moved_bytes: int
-) -> Kernel:
-    return Kernel(
-        id=0,
-        name=name,
-        duration=0,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        phase=phase,
-        moved_bytes=moved_bytes,
-        time_source=TimeSource.SYNTHETIC,
-        device=Device.LINKS,
-    )

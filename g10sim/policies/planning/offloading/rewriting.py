@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from g10sim.policies.planning.offloading.takeover import Launches, Takeover, cpu_inputs, filled_buckets
-from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.policies.planning.offloading.takeover import (
+    Launches,
+    Takeover,
+    added_kernel,
+    cpu_inputs,
+    filled_buckets,
+)
+from g10sim.trace.model import Device, Kernel, Tensor, TensorKind, Trace
 
 
 @dataclass(frozen=True)
@@ -125,48 +131,31 @@ class _Rewriting:
     def _busy(self, name: str, seconds: float, inputs: Sequence[int]) -> Iterable[Kernel]:
         ticks = round(seconds * self._given.ticks_per_second)
         if ticks:
-            yield replace(_added_kernel(name, inputs, [], on_cpu=True), duration=ticks)
+            yield added_kernel(name, inputs, [], device=Device.CPU, duration=ticks)
 
     def _passes(self, kernel: Kernel) -> Iterable[Kernel]:
         moved = self._schedule.pass_bytes * self._takeover.parameters.get(kernel.id, 0)
         if moved:
             gradients = [tensor for tensor in kernel.inputs if not self._given.tensors[tensor].persistent]
-            passes = _added_kernel("Scale and round", gradients, [], on_cpu=True)
-            yield replace(passes, moved_bytes=moved)
+            yield added_kernel("Scale and round", gradients, [], device=Device.CPU, moved_bytes=moved)
 
     def _before_the_steps(self, position: int) -> Iterable[Kernel]:
         for tensor, source in self._next.items():
-            yield _added_kernel("Replace weights", [source], [tensor])
+            yield added_kernel("Replace weights", [source], [tensor])
         is_complete = all(ready < position for _, ready in self._gradients)
         if is_complete and self._gradients and not self._schedule.overlap:
             # What crosses is known when it has left; that is one number for each gradient.
             gradients = [tensor for tensor, _ in self._gradients]
-            seen = _added_kernel("All gradients", gradients, [], on_cpu=True)
-            yield replace(seen, moved_bytes=len(gradients))
+            yield added_kernel("All gradients", gradients, [], device=Device.CPU, moved_bytes=len(gradients))
 
     def _at_the_end(self) -> Iterable[Kernel]:
         if self._schedule.delayed:
             return
         if self._signal >= 0:
-            yield _added_kernel("Step has ended", [self._signal], [])
+            yield added_kernel("Step has ended", [self._signal], [])
             return
         steps = [self._given.kernels[kernel] for _, kernel in reversed(self._steps)]
         updated = ([t for t in step.outputs if t in self._takeover.weights] for step in steps)
         last = next(filter(None, updated), None)
         if last is not None:
-            yield _added_kernel("Step has ended", last, [])
-
-
-def _added_kernel(
-    name: str, inputs: Sequence[int], outputs: Sequence[int], *, on_cpu: bool = False
-) -> Kernel:
-    return Kernel(
-        id=0,
-        name=name,
-        duration=0,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        phase=Phase.OPTIMIZER,
-        time_source=TimeSource.SYNTHETIC,
-        device=Device.CPU if on_cpu else Device.GPU,
-    )
+            yield added_kernel("Step has ended", last, [])

@@ -13,6 +13,7 @@ from g10sim.config.tiers import Tier
 from g10sim.errors import UnsupportedError
 from g10sim.policies.interface.jobs import PolicyPerJob
 from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import Device, Kernel, Trace
 from g10sim.trace.workload import Workload
@@ -27,6 +28,11 @@ class FixedPlaces(PolicyPerJob):
     """
 
     _kept: ClassVar[Mapping[str, str]]
+
+    @property
+    def requirements(self) -> Requirements:
+        """Separate addresses that stay mapped, and host memory that is pinned on its first use."""
+        return Requirements(addresses="own", drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True)
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 
-from g10sim.trace.model import Device, Kernel, Phase, TensorKind, Trace
+from g10sim.trace.model import Device, Kernel, Phase, TensorKind, TimeSource, Trace
 
 _KEPT_TOGETHER = TensorKind.WEIGHT, TensorKind.OPTIMIZER_STATE
 _BYTES = {"float64": 8, "float32": 4}
@@ -259,3 +259,19 @@ def filled_buckets(
             buckets.append(Bucket(tuple(filling), ready))
             filling, size = {}, 0
     return tuple(buckets)
+
+
+def added_kernel(
+    name: str,
+    inputs: Iterable[int],
+    outputs: Iterable[int],
+    *,
+    phase: Phase = Phase.OPTIMIZER,
+    device: Device = Device.GPU,
+    duration: int = 0,
+    moved_bytes: int = 0,
+) -> Kernel:
+    """Return a kernel that the given trace does not have; it is numbered with all others."""
+    facts = tuple(inputs), tuple(outputs), phase
+    source = TimeSource.SYNTHETIC
+    return Kernel(0, name, duration, *facts, moved_bytes=moved_bytes, time_source=source, device=device)

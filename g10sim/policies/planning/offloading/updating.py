@@ -11,7 +11,7 @@ from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, Declared, parameter
-from g10sim.policies.interface.policy import PolicyView, Requirements
+from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over
@@ -42,9 +42,6 @@ class OptimizerBelow(Declared, FixedPlaces):
     waits for a bucket before it sends the next one (``_has_two_buffers``).
     """
 
-    requirements = Requirements(
-        addresses="own", drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True
-    )
     _has_two_buffers: ClassVar[bool] = True
 
     bytes_per_gradient: int | None = parameter(default=None, ge=1, le=8, published="2, paper")

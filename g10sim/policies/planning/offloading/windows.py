@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
+from g10sim.policies.planning.grouping import grouped
 from g10sim.trace.model import Trace
 
 
@@ -94,7 +94,4 @@ def _stays(trace: Trace, weights: Collection[int], reuse: int) -> Iterator[tuple
 
 def by_kernel(stays: Iterable[Window], which: str) -> dict[int, list[int]]:
     """Return the tensors that are ``fetched`` at each kernel, or whose stay is over with it (``last``)."""
-    found: dict[int, list[int]] = {}
-    for window in stays:
-        found.setdefault(attrgetter(which)(window), []).append(window.tensor)
-    return found
+    return grouped((getattr(window, which), window.tensor) for window in stays)
