@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Final
 
 from g10sim.hardware.counts import GPU, NONE
-from g10sim.hardware.links import Link, Share
+from g10sim.hardware.links import Link, Share, Topology
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, VictimRule
@@ -63,15 +63,15 @@ class Flow(Share):
 
 
 class Lane:
-    """A queue of one job, and where its pages lie.
+    """A queue of one job, where its pages lie, and the links that they cross on their way in.
 
     ``carry`` is the part of a page that has already moved (bytes times hertz).
     """
 
-    __slots__ = ("carry", "gpu", "queue", "site", "source")
+    __slots__ = ("carry", "gpu", "links", "queue", "site", "source")
 
-    def __init__(self, queue: deque[Run], site: Site, source: Location) -> None:
-        self.gpu, self.queue, self.site, self.source = site.gpu, queue, site, source
+    def __init__(self, queue: deque[Run], site: Site, source: Location, links: list[Link]) -> None:
+        self.gpu, self.queue, self.site, self.source, self.links = site.gpu, queue, site, source, links
         self.carry = 0
 
 
@@ -83,16 +83,23 @@ class Site:
     """
 
     def __init__(
-        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
+        self,
+        job: int,
+        gpu: int,
+        memory: Residency,
+        victims: VictimRule,
+        due: Due | None,
+        topology: Topology,
     ) -> None:
         self.job, self.gpu, self.memory, self.victims, self.due = job, gpu, memory, victims, due
         self.is_buffered = memory.pins or bool(memory.pageable)
         queues = memory.queues
         self.arrivals = [
-            (Lane(queues.fault[place], self, place), Lane(queues.prefetch[place], self, place))
-            for place in memory.origins
+            (Lane(queues.fault[place], self, place, links), Lane(queues.prefetch[place], self, place, links))
+            for place, links in ((place, topology.inward(gpu, place)) for place in memory.origins)
         ]
-        self.evictions = [(Lane(queues.evict[place], self, GPU), place) for place in reversed(memory.tiers)]
+        leaving = reversed(memory.tiers)
+        self.evictions = [(Lane(queues.evict[place], self, GPU, []), place) for place in leaving]
         self.flows: list[Flow] = []
         self.neighbours: list[Site] = []
         self.shares_links = self.had_room = self.is_busy = False

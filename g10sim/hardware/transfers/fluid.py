@@ -122,7 +122,7 @@ class FluidTransfers(Transfers):
         """Serve a job's memory on a GPU from now on; ``due`` tells when it will need a tensor."""
         for ssd in self._ssds:
             ssd.begin()
-        self._sites.add(Site(job, gpu, memory, victims, due))
+        self._sites.add(Site(job, gpu, memory, victims, due, self.topology))
         share = memory.frames.capacity_pages // _MERGE_SHARE
         memory.recency.merge_pages = min(MERGE_PAGES, _MERGE_BYTES // self._page_bytes, share)
         self.changed()
@@ -177,7 +177,7 @@ class FluidTransfers(Transfers):
         for flow in self._sites.by_job[job].flows if job in self._sites.by_job else ():
             site, link = flow.lane.site, flow.bottleneck
             if flow.rank == DEMAND and link is not None:
-                if link not in self.topology.inward(site.gpu, flow.source):
+                if link not in flow.lane.links:
                     return StallReason.EVICTION
                 shared = link.shared or len(site.neighbours) > 1
                 if shared and flow.rate < link.capacity and self._sites.alone is None:
@@ -207,7 +207,7 @@ class FluidTransfers(Transfers):
         stale = self._sites.stale
         if not self._is_shared and (len(stale) < len(jobs) or not stale.issuperset(jobs)):
             self._share()
-        found = {job for job in stale | self._sites.news if job in jobs}
+        found = (stale | self._sites.news).intersection(jobs)
         self._sites.news -= found
         self._count(found)
         return found

@@ -123,7 +123,7 @@ class Heads:
 
     def _add_arrival(self, flows: list[Flow], lane: Lane, rank: int, evicting: bool) -> None:
         site, source = lane.site, lane.source
-        links = self._started(lane, source, self.topology.inward(lane.gpu, source))
+        links = self._started(lane, source, lane.links)
         follows = evicting and rank == PREFETCH
         if follows or site.memory.frames.free:
             flows.append(Flow(lane, links, rank))
