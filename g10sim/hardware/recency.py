@@ -363,8 +363,7 @@ class Recency:
 
     def order(self) -> array[int]:
         """Return the order as tensor, pages, tensor, pages, and so on, oldest first."""
-        pairs = chain.from_iterable([run.filled() for run in self._runs if run.count])
-        return array("q", list(chain.from_iterable(pairs)))
+        return array("q", list(chain.from_iterable([run.filled() for run in self._runs if run.count])))
 
     def latest(self) -> tuple[object, ...]:
         """Return what decides, besides the order, which runs the next arrivals join."""

@@ -32,9 +32,9 @@ class Run:
         """Return the tensor and the pages of each run that it stands for, the most recent first."""
         return ((self.tensor, self.count),)
 
-    def filled(self) -> Iterable[tuple[int, int]]:
-        """Return tensor and pages of each run with any that it stands for, the oldest first."""
-        return ((self.tensor, self.count),)
+    def filled(self) -> Iterable[int]:
+        """Return tensor, pages, and so on, of the runs with any that it stands for, the oldest first."""
+        return self.tensor, self.count
 
     def state(self, now: int) -> tuple[object, ...]:
         """Return what sets it apart from other runs in its place at the cycle ``now``."""
@@ -84,9 +84,10 @@ class Group(Run):
             if count:
                 yield tensor, count if count > 0 and self.count else 0
 
-    def filled(self) -> Iterable[tuple[int, int]]:
-        """Return tensor and pages of each run with any, the oldest first."""
-        return [pair for pair in zip(self.chunk.members, self.counts, strict=True) if pair[1] > 0]
+    def filled(self) -> Iterable[int]:
+        """Return tensor, pages, and so on, of the runs with any, the oldest first."""
+        pairs = zip(self.chunk.members, self.counts, strict=True)
+        return [number for pair in pairs if pair[1] > 0 for number in pair]
 
     def pages(self, tensor: int) -> int:
         """Pages of one member."""

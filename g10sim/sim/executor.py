@@ -17,7 +17,6 @@ from g10sim.records import JobRecord, StallReason
 from g10sim.sim.accounts.ledger import Execution, Ledger
 from g10sim.sim.accounts.owners import WaitLog
 from g10sim.sim.accounts.repetition import Snapshot
-from g10sim.sim.address_map import Sides
 from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.beside.work import WorkBeside
 from g10sim.sim.context import JobContext
@@ -391,8 +390,8 @@ class JobRun:
             self._reactions.react("on_kernel_end")
 
     def _execution(self, iteration: int, kernel: Kernel, start: int) -> Execution:
-        sides: Sides = self.addresses.sides(kernel) if kernel.device is Device.GPU else ((), ())
-        inputs, outputs = count_faults(*sides, self.memory)
+        read, written = self.addresses.sides(kernel) if kernel.device is Device.GPU else ((), ())
+        inputs, outputs = count_faults(read, written, self.memory)
         execution = Execution(iteration, kernel, start, self._durations[kernel.id], inputs, outputs)
         moving = self.memory.moving
         execution.in_transfer_pages = sum([moving[tensor] for tensor in self._tensors[kernel.id]])

@@ -75,8 +75,14 @@ class Fetching:
 
     def have_come(self, tensors: Sequence[int]) -> bool:
         """Return whether all that was demanded is there, and some tensors are not in transfer."""
-        memory, latest = self._memory, reversed(tensors)  # copies end in about the order of their requests
-        return not memory.queues.faulting and not any(map(memory.moving.__getitem__, latest))
+        if self._memory.queues.faulting:
+            return False
+        moving = self._memory.moving
+        # Copies end in about the order of their requests, and this is asked at every change.
+        for tensor in reversed(tensors):  # noqa: SIM110
+            if moving[tensor]:
+                return False
+        return True
 
     def synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
         """Wait for the evictions and prefetches that the policy wants done."""

@@ -32,7 +32,7 @@ def check_working_sets(trace: Trace, touched: Iterable[tuple[int, ...]], memory:
 
 
 def count_faults(
-    read: Iterable[int], written: Iterable[int], memory: Residency
+    read: tuple[int, ...], written: tuple[int, ...], memory: Residency
 ) -> tuple[FaultCount, FaultCount]:
     """Count the pages of inputs and of outputs that are neither on the GPU nor in transfer.
 
@@ -43,8 +43,9 @@ def count_faults(
     seen: set[int] = set()
     for count, tensors in ((inputs, read), (outputs, written)):
         for tensor in tensors:
-            count.pages += sizes[tensor]
-            if idle[tensor] < sizes[tensor] and tensor not in seen and tensor not in held:
+            size = sizes[tensor]
+            count.pages += size
+            if idle[tensor] < size and tensor not in seen and tensor not in held:
                 seen.add(tensor)
                 for place in memory.origins:
                     count.at[place] += pages[place][tensor]
