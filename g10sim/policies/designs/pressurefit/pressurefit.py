@@ -36,7 +36,7 @@ class PressureFit(Limited, PolicyPerJob):
 
     name = "pressurefit"
     label = "PressureFit"
-    look = Look("#AA4466", "\\\\|", "X", "4 1 1 1")
+    look = Look("#771122", "\\\\|", "$F$", "4 1 1 1")
     paper = "als244/shadowspill (2026), docs/architecture/pressurefit.md"
     requirements = Requirements(
         drops_dead_tensors=True,
