@@ -21,3 +21,14 @@ def by_departure(view: PolicyView, leaving: Mapping[int, PlannedTier]) -> list[t
         found.append((ahead[tier.name] / tier.write_rate, tensor, size))
     found.sort(key=lambda entry: entry[0])
     return [(tensor, size) for _, tensor, size in found]
+
+
+def first_gone(view: PolicyView, leaving: Mapping[int, PlannedTier], lack_bytes: int) -> frozenset[int]:
+    """Return the tensors that will be gone first, as many as give some bytes of room together."""
+    found = list[int]()
+    for tensor, size in by_departure(view, leaving):
+        if lack_bytes <= 0:
+            break
+        found.append(tensor)
+        lack_bytes -= size
+    return frozenset(found)

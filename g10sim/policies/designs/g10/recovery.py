@@ -19,7 +19,7 @@ from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.moves import Await, Fetch
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.grouping import grouped
-from g10sim.policies.planning.leaving import by_departure
+from g10sim.policies.planning.leaving import first_gone
 
 # Share of GPU memory left to tensors that are about to be born.
 _RESERVED = 0.1
@@ -127,11 +127,5 @@ class Waiting:
         lack = sum(view.size_bytes(tensor) - view.resident_bytes(tensor) for tensor in following)
         dead = filter(view.is_dead, self._kernels[view.kernel])
         lack -= view.free_bytes + sum(map(view.resident_bytes, dead))
-        awaited = []
-        for tensor, size in by_departure(view, self._leaving):
-            if lack <= 0:
-                break
-            awaited.append(tensor)
-            lack -= size
-        if awaited:
-            yield Await(frozenset(awaited))
+        if awaited := first_gone(view, self._leaving, lack):
+            yield Await(awaited)

@@ -12,7 +12,7 @@ from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import PolicyView
-from g10sim.policies.planning.leaving import by_departure
+from g10sim.policies.planning.leaving import first_gone
 from g10sim.trace.model import Trace
 
 
@@ -62,17 +62,12 @@ class Admission(JobPolicy):
             yield Evict(tensor, self._tiers[tensor].name)
         following = view.trace.kernels[(view.kernel + 1) % len(view.trace.kernels)]
         missing = sum(view.size_bytes(one) - view.resident_bytes(one) for one in following.tensors)
-        lack, awaited = missing - view.free_bytes, list[int]()
-        if lack > 0:
-            for tensor in [one for one in self._leaving if not view.in_transfer_bytes(one)]:
-                del self._leaving[tensor]
-            for tensor, size in by_departure(view, self._leaving):
-                if lack <= 0:
-                    break
-                awaited.append(tensor)
-                lack -= size
-        if awaited:
-            yield Await(frozenset(awaited))
+        if missing <= view.free_bytes:
+            return
+        for tensor in [one for one in self._leaving if not view.in_transfer_bytes(one)]:
+            del self._leaving[tensor]
+        if awaited := first_gone(view, self._leaving, missing - view.free_bytes):
+            yield Await(awaited)
 
     def choose_victims(self, view: PolicyView) -> list[int]:
         """Return what is used last first."""
