@@ -1,4 +1,4 @@
-"""What faults cost: groups that wait, and the published closed form with its divisions by zero."""
+"""Costs of faults: groups that wait, and the published closed form with its divisions by zero."""
 
 from fractions import Fraction
 

@@ -40,12 +40,11 @@ class Residency:
 
     def is_clean(self, number: int) -> bool:
         """Return whether a tensor leaves without a copy: it was away since it was written."""
-        gap, gaps = self._program.gaps[number], self._program.gaps
-        others = (
-            gaps[other] for other in self._of_tensor[gap.tensor] if other in self.cut and other != number
-        )
+        gaps = self._program.gaps
+        gap = gaps[number]
         if gap.frozen:
             return True
+        others = (gaps[one] for one in self._of_tensor[gap.tensor] if one in self.cut and one != number)
         if gap.written is None:
             return any(other.end <= gap.start or other.end > self._program.tasks for other in others)
         return any(gap.written < other.start < gap.start for other in others)
@@ -84,8 +83,9 @@ class Residency:
         if number in self.cut:
             return
         self._ranks[number] += 1
+        offer = self._rank(number), number, self._ranks[number]
         for start, end in self._tasks(self._program.gaps[number]):
-            self._offers.add(start, end, (self._rank(number), number, self._ranks[number]))
+            self._offers.add(start, end, offer)
 
     def _tasks(self, gap: Gap) -> Iterator[tuple[int, int]]:
         """Yield the tasks of the iteration, half open, that a gap gives room."""
