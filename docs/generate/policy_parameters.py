@@ -45,4 +45,4 @@ def _default(schema: dict[str, object]) -> str:
 def _meaning(description: str, schema: dict[str, object]) -> str:
     text = description.replace("``", "`").removesuffix(".")
     counts = f"; counts {schema['where']}" if "where" in schema else ""
-    return text[:1].lower() + text[1:] + counts
+    return (text if text[:2].isupper() else text[:1].lower() + text[1:]) + counts
