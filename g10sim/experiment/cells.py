@@ -88,7 +88,7 @@ class Cell:
 
         What the policy reads is not part of it: see :mod:`g10sim.experiment.reads`.
         """
-        return data_hash([self._settings, program().sha256])
+        return data_hash([self.settings, program().sha256])
 
     @property
     def title(self) -> str:
@@ -131,7 +131,8 @@ class Cell:
         return make_policy(self.policy, self.seed)
 
     @cached_property
-    def _settings(self) -> str:
+    def settings(self) -> str:
+        """Everything but the program that decides the result, as JSON."""
         settings = {
             "jobs": [
                 [

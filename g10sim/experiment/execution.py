@@ -17,7 +17,7 @@ import g10sim
 from g10sim.checksums import data_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import G10SimError, UnsupportedError, own_lines
+from g10sim.errors import G10SimError, InvariantError, UnsupportedError, own_lines
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.outcome import CHANGED, CellResult, CellTask, one_line
 from g10sim.experiment.program import program
@@ -121,7 +121,10 @@ def _attempt(cell: Cell, store: CellStore, read: Reads, result: Callable[..., Ce
     except G10SimError as error:
         failed = result(FAILED, one_line(error))
         return replace(failed, origin=_origin(cell, read), traceback=traceback.format_exc())
-    if replace(cell).key != cell.key:
+    again = replace(cell)
+    if again.settings != cell.settings:
+        raise InvariantError(f"settings of a cell: found {again.settings}; allowed: {cell.settings}")
+    if again.key != cell.key:
         return result(FAILED, "g10sim was edited while this run lasts; allowed: the same command again")
     origin = _origin(cell, read)
     changed = read.mixed or Now().first_change(origin, own=False)
