@@ -5,12 +5,12 @@ from machines import PAGE, iteration_times, machine, simulate, trace_of
 
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.policies.designs.pressurefit.arriving import RULES, arrivals
+from g10sim.policies.designs.pressurefit.arriving import RULES, Windows
 from g10sim.policies.designs.pressurefit.pressurefit import PressureFit
 from g10sim.policies.designs.pressurefit.recomputing import Blocks
 from g10sim.policies.designs.pressurefit.replay import Replay
 from g10sim.policies.designs.pressurefit.residency import Residency
-from g10sim.policies.designs.pressurefit.tasks import program_of
+from g10sim.policies.designs.pressurefit.tasks import Programs
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
@@ -24,14 +24,18 @@ def last_of(records):
     return iteration_times(records)[-1], {name: size for name, size in traffic.items() if size}
 
 
-def program(trace, pages, drops=()):
+def programs(trace, pages):
     there = planned_machine(machine(pages), BehaviourSpec())
-    return program_of(trace, demand_of(trace, there.clock_hz, there.page_bytes), there, drops)
+    return Programs(demand_of(trace, there.clock_hz, there.page_bytes), there)
+
+
+def program(trace, pages):
+    return programs(trace, pages).of(())
 
 
 def leaving(found):
     """Names of what leaves, with a copy or without."""
-    return [(found._program.gaps[number].tensor, found.is_clean(number)) for number in sorted(found.cut)]
+    return [(found._program.gaps[number].tensor, number in found.clean) for number in sorted(found.cut)]
 
 
 def ring(ticks):
@@ -99,17 +103,15 @@ def test_rules_ask_for_each_by_itself_or_one_after_another(name, asked):
     planned = program(trace_of({"a": 10, "b": 10, "c": 30}, kernels), 30)
     residency = Residency(planned, stall_first=True, headroom=False)
     rule = next(rule for rule in RULES if rule.__name__ == name)
-    found = arrivals(rule, planned, residency)
+    found = rule(Windows(planned, residency))
     assert {planned.gaps[number].end: task for number, task in found.items()} == asked
 
 
 def test_a_plan_that_copies_in_time_takes_the_time_of_its_kernels():
     planned = program(ring(20_000), 20)
     residency = Residency(planned, stall_first=True, headroom=True)
-    times = {
-        rule.__name__: Replay(planned, residency, arrivals(rule, planned, residency)).cycles()
-        for rule in RULES
-    }
+    windows = Windows(planned, residency)
+    times = {rule.__name__: Replay(planned, residency, rule(windows)).cycles() for rule in RULES}
     assert times["packed_fifo"] == 80_000
 
 
@@ -139,7 +141,7 @@ def blocks(count=3):
 def test_blocks_are_computed_again_in_an_evenly_spread_share():
     """The last block's backward pass follows its forward pass: two of three blocks may be computed again."""
     trace = blocks()
-    found = Blocks(trace)
+    found = Blocks(trace, programs(trace, 20).numbers)
     names = [[trace.tensors[drop.tensor].name for drop in found.drops(share)] for share in (0.0, 0.5, 1.0)]
     assert names == [[], ["inner1"], ["inner0", "inner1"]]
 

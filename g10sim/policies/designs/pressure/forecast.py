@@ -43,6 +43,25 @@ class Dropped:
         return [result for producer in self.producers for result in producer.outputs]
 
 
+class Reruns:
+    """Tensors and memory of kernels that run again, to bring dropped tensors back.
+
+    ``sources`` are pairs of a kernel and a tensor that has to be there before it, as others read it then or
+    write into it, ``scratch`` pairs of a kernel and a result that nobody needs any more; ``live_bytes`` those
+    that are alive at each kernel.
+    """
+
+    def __init__(self, demand: Demand, drops: Sequence[Dropped]) -> None:
+        trace, away = demand.trace, {drop.tensor: drop for drop in drops}
+        self.scratch = sorted({(drop.end, i) for drop in drops for i in _scratch(trace, drop)})
+        self.sources = [(drop.end, i) for drop in drops for i in _sources(trace, drop, away)]
+        self.live_bytes = demand.live_bytes.copy()
+        for drop in drops:
+            self.live_bytes[drop.start : drop.end] -= demand.sizes[drop.tensor]
+        for kernel, tensor in self.scratch:
+            self.live_bytes[kernel] += demand.sizes[tensor]
+
+
 def _per_kernel(kernels: int, pairs: Iterable[tuple[int, int]]) -> list[Sequence[int]]:
     """Return the lists of tensors of all kernels, each in the order of pairs of a kernel and a tensor."""
     found: list[Sequence[int]] = [()] * kernels
@@ -75,9 +94,7 @@ class Forecast:
         self.sizes = np.array(machine.sizes(trace), dtype=np.int64)
         self.cycles, self.timeline = demand.cycles, Timeline(demand.cycles)
         room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
-        live = demand.live_bytes.copy()
-        for drop in drops:
-            live[drop.start : drop.end] -= self.sizes[drop.tensor]
+        reruns = Reruns(demand, drops)
         self.largest_set = int(working_set_bytes(trace).max(initial=0))
         self.never = 3 * kernels - 1
         persistent = each(trace.tensors, attrgetter("persistent"))
@@ -90,18 +107,13 @@ class Forecast:
         self.born = _per_kernel(kernels, [*((trace.births[i], i) for i in mortal), *again])
         self.dead = _per_kernel(kernels + 1, ((trace.deaths[i], i) for i in mortal))
         self.dropped = _per_kernel(kernels, ((drop.start, drop.tensor) for drop in drops))
-        scratch = {(drop.end, i) for drop in drops for i in _scratch(trace, drop)}
-        self.scratch = _per_kernel(kernels, sorted(scratch))
-        for kernel, tensor in scratch:
-            live[kernel] += self.sizes[tensor]
-        self.lack = live - room
+        self.scratch = _per_kernel(kernels, reruns.scratch)
+        self.lack = reruns.live_bytes - room
         self.most_lacking = int(self.lack.max())
-        away = {drop.tensor: drop for drop in drops}
-        sources = [(drop.end, i) for drop in drops for i in _sources(trace, drop, away)]
-        self.sources = _per_kernel(kernels, sources)
+        self.sources = _per_kernel(kernels, reruns.sources)
         tensors = named(trace.kernels, attrgetter("tensors"))
         self.needed = [(*own, *more) for own, more in zip(tensors, self.sources, strict=True)]
-        for kernel, source in sources:
+        for kernel, source in reruns.sources:
             self._uses[source] = tuple(sorted({*self._uses[source], kernel}))
         self.first_uses = [self.next_use(tensor, 0) for tensor in range(len(self.sizes))]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from g10sim.policies.designs.pressure.forecast import Dropped
 from g10sim.policies.designs.pressurefit.choosing import Fitted
 from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.machine import PlannedTier
@@ -22,11 +21,11 @@ class Admission(JobPolicy):
     Copies in never push out what the plan lets stay: they start when there is room.
     """
 
-    def __init__(self, trace: Trace, fitted: Fitted, drops: Sequence[Dropped], note: str) -> None:
+    def __init__(self, trace: Trace, fitted: Fitted, note: str) -> None:
         program, tasks = fitted.program, fitted.program.tasks
         self._asked, self._left = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         self._tiers, self._ahead = program.tiers, program.ahead
-        moves = [Planned(drop.start, Drop(drop.tensor)) for drop in drops]
+        moves = [Planned(drop.start, Drop(drop.tensor)) for drop in program.drops]
         for tensor, death in enumerate(trace.deaths):
             if trace.uses[tensor] and not trace.tensors[tensor].persistent:
                 moves.append(Planned(death, Free(tensor)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -17,84 +17,74 @@ Arrivals = Mapping[int, int]
 """For each gap that was cut the task, perhaps of the next iteration, when its tensor is asked for."""
 
 
-class _Windows:
-    """Tasks from ``first`` to ``due`` at whose start tensors can be asked for, and ``cycles`` that they take.
+class Windows:
+    """Tasks from ``first`` to the end of each gap that was cut, at whose start its tensor can be asked for.
 
-    What leaves with a copy can return when it is gone. Each has to be there when the task ``due`` starts.
+    What leaves with a copy can return when it is gone. Each has to be there when the task at the end starts.
     """
 
     def __init__(self, program: Program, residency: Residency) -> None:
-        self._times = [program.time(task) for task in range(2 * program.tasks + 1)]
-        self.first, self.due, self.cycles = dict[int, int](), dict[int, int](), dict[int, int]()
+        self._program, self._residency = program, residency
+        self._due = [gap.end for gap in program.gaps]
+        self._latest_first = sorted(residency.cut, key=lambda number: (-self._due[number], number))
+        self._first = dict[int, int]()
         for number in residency.cut:
-            gap = program.gaps[number]
-            size, tier = program.sizes[gap.tensor], program.tier(gap)
-            gone = self._times[gap.start] + (0 if residency.is_clean(number) else tier.out_cycles(size))
-            self.first[number] = min(gap.end, self.task_at(gone - 1) + 1)
-            self.due[number], self.cycles[number] = gap.end, tier.in_cycles(size)
-        self.latest_first = sorted(residency.cut, key=lambda number: (-self.due[number], number))
+            copies = 0 if number in residency.clean else program.cycles_out[number]
+            gone = bisect_right(program.times, program.times[program.gaps[number].start] + copies - 1)
+            self._first[number] = min(self._due[number], gone)
 
-    def time(self, task: int) -> int:
-        """Return the cycle at which a task starts without stalls."""
-        return self._times[task]
+    def latest_safe(self) -> Arrivals:
+        """Ask for each tensor as late as it can come in time by itself."""
+        program, due = self._program, self._due
+        return {
+            number: self._within(number, program.times[due[number]] - program.cycles_in[number], due)
+            for number in self._latest_first
+        }
 
-    def task_at(self, cycle: float) -> int:
-        """Return the last task that has started by a cycle."""
-        return bisect_right(self._times, cycle) - 1
+    def packed_fifo(self) -> Arrivals:
+        """Ask for tensors as late as they can come in time one after another."""
+        return self._packed(self._due)
 
-    def within(self, number: int, cycle: float) -> int:
+    def packed_fit(self) -> Arrivals:
+        """Pack, but ask for each tensor only when it has room from then on."""
+        return self._fit
+
+    def interval_entry(self) -> Arrivals:
+        """Let tensors be due earlier, as far as there is room, by as much as one after another takes."""
+        return self._packed(self._fit)
+
+    @cached_property
+    def _fit(self) -> Arrivals:
+        room = self._program.capacity_bytes - self._residency.needed
+        return self._packed(self._due, lambda number, task: self._first_with_room(room, number, task))
+
+    def _packed(
+        self, due: Sequence[int] | Arrivals, at: Callable[[int, int], int] = lambda number, task: task
+    ) -> Arrivals:
+        times, cycles = self._program.times, self._program.cycles_in
+        found, following = dict[int, int](), inf
+        for number in self._latest_first:
+            wanted = min(times[due[number]], following) - cycles[number]
+            found[number] = at(number, self._within(number, wanted, due))
+            following = max(times[found[number]], wanted)
+        return found
+
+    def _within(self, number: int, cycle: float, due: Sequence[int] | Arrivals) -> int:
         """Return the last task that has started by a cycle, as far as the window lets it."""
-        return min(max(self.task_at(cycle), self.first[number]), self.due[number])
+        return min(max(bisect_right(self._program.times, cycle) - 1, self._first[number]), due[number])
+
+    def _first_with_room(self, room: Integers, number: int, task: int) -> int:
+        """Return the first task from one on that has room for a tensor, as have all until it is due."""
+        size, due = self._program.gap_sizes[number], self._due[number]
+        lacking = np.flatnonzero(room[self._places(task, due)] < size)
+        start = task + int(lacking[-1]) + 1 if len(lacking) else task
+        room[self._places(start, due)] -= size
+        return start
+
+    def _places(self, start: int, end: int) -> slice | Integers:
+        """Return where tasks are in their iteration."""
+        count = self._program.tasks
+        return slice(start, end) if end <= count else np.arange(start, end) % count
 
 
-def latest_safe(windows: _Windows, needed: Integers, program: Program) -> Arrivals:
-    """Ask for each tensor as late as it can come in time by itself."""
-    return {
-        number: windows.within(number, windows.time(due) - windows.cycles[number])
-        for number, due in windows.due.items()
-    }
-
-
-def packed_fifo(windows: _Windows, needed: Integers, program: Program) -> Arrivals:
-    """Ask for tensors as late as they can come in time one after another."""
-    return _packed(windows, lambda number, task: task)
-
-
-def packed_fit(windows: _Windows, needed: Integers, program: Program) -> Arrivals:
-    """Pack, but ask for each tensor only when it has room from then on."""
-    return _packed(windows, partial(_first_with_room, windows, needed, program))
-
-
-def interval_entry(windows: _Windows, needed: Integers, program: Program) -> Arrivals:
-    """Let tensors be due earlier, as far as there is room, by as much as one after another takes."""
-    windows.due = dict(packed_fit(windows, needed, program))
-    return packed_fifo(windows, needed, program)
-
-
-RULES = (packed_fifo, packed_fit, interval_entry, latest_safe)
-
-
-def arrivals(
-    rule: Callable[[_Windows, Integers, Program], Arrivals], program: Program, residency: Residency
-) -> Arrivals:
-    """Return when the tensors of all gaps are asked for, by a rule."""
-    return rule(_Windows(program, residency), residency.needed.copy(), program)
-
-
-def _packed(windows: _Windows, at: Callable[[int, int], int]) -> Arrivals:
-    found, following = dict[int, int](), inf
-    for number in windows.latest_first:
-        wanted = min(windows.time(windows.due[number]), following) - windows.cycles[number]
-        found[number] = at(number, windows.within(number, wanted))
-        following = max(windows.time(found[number]), wanted)
-    return found
-
-
-def _first_with_room(windows: _Windows, needed: Integers, program: Program, number: int, task: int) -> int:
-    """Return the first task from one on that has room for a tensor, as have all until it is due."""
-    size, due = program.sizes[program.gaps[number].tensor], windows.due[number]
-    places = np.arange(task, due) % program.tasks
-    lacking = np.flatnonzero(needed[places] + size > program.capacity_bytes)
-    start = task + int(lacking[-1]) + 1 if len(lacking) else task
-    needed[places[start - task :]] += size
-    return start
+RULES = (Windows.packed_fifo, Windows.packed_fit, Windows.interval_entry, Windows.latest_safe)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
+from g10sim.policies.designs.pressure.forecast import Dropped
 from g10sim.policies.designs.pressurefit.admission import Admission
 from g10sim.policies.designs.pressurefit.choosing import fastest
 from g10sim.policies.designs.pressurefit.recomputing import Blocks
-from g10sim.policies.designs.pressurefit.tasks import program_of
+from g10sim.policies.designs.pressurefit.tasks import Programs
 from g10sim.policies.interface.jobs import PolicyPerJob
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import ShareOrFastest, parameter
@@ -56,12 +57,13 @@ class PressureFit(Limited, PolicyPerJob):
         """Plan a job."""
         limit = Limit(self.planning_limit)
         demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
-        blocks = Blocks(job.trace) if self.recompute else None
-        shares = _SHARES if self.recompute == _FASTEST else (float(self.recompute),)
-        drops = {share: blocks.drops(share) if blocks is not None else () for share in shares}
-        programs = {share: program_of(job.trace, demand, machine, drops[share]) for share in shares}
-        best = fastest(programs, limit)
-        return Admission(job.trace, best, drops[best.share], limit.note)
+        programs = Programs(demand, machine)
+        drops: list[Sequence[Dropped]] = [()]
+        if self.recompute:
+            blocks = Blocks(job.trace, programs.numbers)
+            shares = _SHARES if self.recompute == _FASTEST else (float(self.recompute),)
+            drops = [blocks.drops(share) for share in shares]
+        return Admission(job.trace, fastest(programs, drops, limit), limit.note)
 
     def homes(self, job: int) -> Mapping[int, str]:
         """Return where persistent tensors lie before time starts: where they are between iterations."""

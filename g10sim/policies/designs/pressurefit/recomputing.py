@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.designs.pressure.dropping import chained
 from g10sim.policies.designs.pressure.forecast import Dropped
-from g10sim.policies.designs.pressurefit.tasks import task_numbers
 from g10sim.policies.planning.channel import NEVER
 from g10sim.trace.model import Phase, Trace
 
@@ -16,12 +16,13 @@ from g10sim.trace.model import Phase, Trace
 class Blocks:
     """Blocks of a model, and data of each that only its own backward pass reads and that can be made again.
 
-    A block whose backward pass comes before the next forward pass is not one of them.
+    Kernel k belongs to task ``tasks[k]``. A block whose backward pass comes before the next forward pass is
+    not one of them.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, tasks: Sequence[int]) -> None:
         self._rules = Recomputability(trace, chains=True)
-        self._drops = self._found(trace)
+        self._drops = self._found(trace, tasks)
 
     def drops(self, share: float) -> tuple[Dropped, ...]:
         """Return what is dropped where a share of the blocks is computed again."""
@@ -29,8 +30,8 @@ class Blocks:
         chosen = [self._drops[(2 * place + 1) * blocks // (2 * count)] for place in range(count)]
         return chained(self._rules, [drop for block in chosen for drop in block])
 
-    def _found(self, trace: Trace) -> list[list[Dropped]]:
-        numbers, found = task_numbers(trace), defaultdict[int, list[Dropped]](list)
+    def _found(self, trace: Trace, numbers: Sequence[int]) -> list[list[Dropped]]:
+        found = defaultdict[int, list[Dropped]](list)
         for tensor, uses in enumerate(trace.uses):
             tasks = [numbers[use] for use in uses]
             blocks = {trace.kernels[use].block for use in uses}

@@ -6,6 +6,8 @@ from bisect import insort
 from collections import deque
 from math import inf
 
+import numpy as np
+
 from g10sim.policies.designs.pressurefit.arriving import Arrivals
 from g10sim.policies.designs.pressurefit.residency import Residency
 from g10sim.policies.designs.pressurefit.tasks import Program
@@ -26,8 +28,8 @@ class Replay:
 
     def __init__(self, program: Program, residency: Residency, arrivals: Arrivals) -> None:
         self._program, count, self.arrivals = program, program.tasks, dict(arrivals)
-        self._leaving, self._asked = ([list[int]() for _ in range(count)] for _ in range(2))
-        self._due, self._clean = [0] * count, {one for one in arrivals if residency.is_clean(one)}
+        self._leaving, self._asked, self._due = ([list[int]() for _ in range(count)] for _ in range(3))
+        self._clean, self._places = residency.clean, [gap.end % count for gap in program.gaps]
         lasting = int(program.needed[0] - program.scratch[0] - program.fresh[0])
         self._free = program.capacity_bytes - lasting
         self._queue = deque[int]()
@@ -35,12 +37,12 @@ class Replay:
             gap = program.gaps[number]
             self._leaving[gap.start % count].append(number)
             self._asked[arrivals[number] % count].append(number)
-            self._due[gap.end % count] += 1
+            self._due[self._places[number]].append(number)
             if gap.start < count <= gap.end:
-                self._free += program.sizes[gap.tensor]
+                self._free += program.gap_sizes[number]
                 if arrivals[number] < count:
                     self._queue.append(number)
-        self._missing, self._ready = self._due.copy(), [0.0] * count
+        self._missing, self._ready = list(map(len, self._due)), [0.0] * count
         self._now = self._in_at = self._out_at = self._tried_at = 0.0
         self._task = 0
         self._gone = deque[tuple[float, int]]()
@@ -55,6 +57,7 @@ class Replay:
         program, begin = self._program, 0.0
         made = (program.fresh + program.scratch).tolist()
         left = (program.gone + program.scratch).tolist()
+        times = np.diff(program.begins).tolist()
         for _ in range(_LAPS):
             begin = self._now
             for task in range(program.tasks):
@@ -63,7 +66,7 @@ class Replay:
                 if not self._wait(task, made[task]):
                     return inf
                 self._free -= made[task]
-                self._now += program.time(task + 1) - program.time(task)
+                self._now += times[task]
                 self._advance(self._now)
                 self._free += left[task]
         return self._now - begin
@@ -72,14 +75,12 @@ class Replay:
         """Ask for what leaves, and then for what comes, when a task follows."""
         program = self._program
         for number in self._leaving[task]:
-            gap = program.gaps[number]
-            size = program.sizes[gap.tensor]
             if number in self._clean:
-                self._free += size
+                self._free += program.gap_sizes[number]
                 self._gone_at[number] = self._now
             else:
-                self._out_at = max(self._out_at, self._now) + program.tier(gap).out_cycles(size)
-                self._gone.append((self._out_at, size))
+                self._out_at = max(self._out_at, self._now) + program.cycles_out[number]
+                self._gone.append((self._out_at, program.gap_sizes[number]))
                 self._gone_at[number] = self._out_at
         self._queue += self._asked[task]
 
@@ -90,59 +91,56 @@ class Replay:
                 return False
         self._now = max(self._now, self._ready[task])
         self._advance(self._now)
-        self._missing[task], self._ready[task] = self._due[task], 0.0
+        self._missing[task], self._ready[task] = len(self._due[task]), 0.0
         self._note_lack(size)
         while self._free < size and (self._gone or self._delay(task)):
             if self._gone:
                 self._now = max(self._now, self._gone[0][0])
                 self._free += self._gone.popleft()[1]
-        for number in [number for number in self._early if self._place(number) == task]:
-            del self._early[number]
+        for number in self._due[task]:
+            self._early.pop(number, None)
         return self._free >= size
 
     def _note_lack(self, size: int) -> None:
         if self._free < size:
             self.lacks[self._task] = max(self.lacks.get(self._task, 0), size - self._free)
 
-    def _place(self, number: int) -> int:
-        return self._program.gaps[number].end % self._program.tasks
-
     def _delay(self, task: int) -> bool:
         """Ask for what is due last only after a task; return whether anything was asked for."""
         gaps, count = self._program.gaps, self._program.tasks
-        others = [number for number in (*self._early, *self._queue) if self._place(number) != task]
+        others = [number for number in (*self._early, *self._queue) if self._places[number] != task]
         if not others or self.delays >= _DELAYS:
             return False
-        last = max(others, key=lambda number: ((self._place(number) - task) % count, number))
+        last = max(others, key=lambda number: ((self._places[number] - task) % count, number))
         if last in self._early:
             del self._early[last]
-            self._missing[self._place(last)] += 1
-            self._free += self._program.sizes[gaps[last].tensor]
+            self._missing[self._places[last]] += 1
+            self._free += self._program.gap_sizes[last]
         else:
             self._queue.remove(last)
         self._asked[self.arrivals[last] % count].remove(last)
-        self.arrivals[last] = gaps[last].end - (self._place(last) - task - 1) % count
+        self.arrivals[last] = gaps[last].end - (self._places[last] - task - 1) % count
         insort(self._asked[(task + 1) % count], last, key=lambda number: (gaps[number].end, number))
         self.delays += 1
         return True
 
     def _advance(self, until: float, task: int | None = None) -> bool:
         """Start copies in up to a time, or until a task misses none; return whether it misses none."""
-        program = self._program
-        while self._queue and (task is None or self._missing[task]):
-            gap = program.gaps[self._queue[0]]
-            size = program.sizes[gap.tensor]
-            start = max(self._in_at, self._tried_at, self._gone_at.get(self._queue[0], 0.0))
-            while self._gone and self._gone[0][0] <= min(until, start if self._free >= size else until):
-                start = max(start, self._gone[0][0]) if self._free < size else start
-                self._free += self._gone.popleft()[1]
+        program, gone, queue = self._program, self._gone, self._queue
+        while queue and (task is None or self._missing[task]):
+            number = queue[0]
+            size = program.gap_sizes[number]
+            start = max(self._in_at, self._tried_at, self._gone_at.get(number, 0.0))
+            while gone and gone[0][0] <= min(until, start if self._free >= size else until):
+                start = max(start, gone[0][0]) if self._free < size else start
+                self._free += gone.popleft()[1]
             if start > until or self._free < size:
                 self._note_lack(size)
                 break
-            self._early[self._queue.popleft()] = None
+            self._early[queue.popleft()] = None
             self._free -= size
-            self._in_at = start + program.tier(gap).in_cycles(size)
-            place = gap.end % program.tasks
+            self._in_at = start + program.cycles_in[number]
+            place = self._places[number]
             self._missing[place] -= 1
             self._ready[place] = max(self._ready[place], self._in_at)
         self._tried_at = max(self._tried_at, min(until, self._now))

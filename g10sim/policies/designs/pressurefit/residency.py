@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
 import numpy as np
 
+from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressurefit.tasks import Gap, Program
+
+_LEFT_OUT = 1 << 62
+"""Bytes that a task which nothing relieves seems to need less than it does, so that it is not the worst."""
 
 
 class Residency:
@@ -22,32 +26,22 @@ class Residency:
     """
 
     def __init__(self, program: Program, *, stall_first: bool, headroom: bool) -> None:
-        self._program, self._stall_first, self._headroom = program, stall_first, headroom
+        self._program, self._headroom = program, headroom
         self.needed = program.needed.copy()
         self.cut: set[int] = set()
-        self._of_tensor = defaultdict[int, list[int]](list)
+        self.clean = {number for number, gap in enumerate(program.gaps) if gap.frozen}
+        """Gaps that are clean, as the others are cut so far."""
+        self._dirty = defaultdict[int, list[int]](list)
         for number, gap in enumerate(program.gaps):
-            self._of_tensor[gap.tensor].append(number)
+            if not gap.frozen:
+                self._dirty[gap.tensor].append(number)
         self._offers = _Offers(program.tasks)
-        self._ranks = [0] * len(program.gaps)
         if self.needed.max(initial=0) > program.capacity_bytes:
             for number, gap in enumerate(program.gaps):
                 if gap.end >= program.tasks:
                     self._take(number)
-            for number in range(len(program.gaps)):
-                self._offer(number)
+            self._offer_all(stall_first)
             self._reduce()
-
-    def is_clean(self, number: int) -> bool:
-        """Return whether a tensor leaves without a copy: it was away since it was written."""
-        gaps = self._program.gaps
-        gap = gaps[number]
-        if gap.frozen:
-            return True
-        others = (gaps[one] for one in self._of_tensor[gap.tensor] if one in self.cut and one != number)
-        if gap.written is None:
-            return any(other.end <= gap.start or other.end > self._program.tasks for other in others)
-        return any(gap.written < other.start < gap.start for other in others)
 
     def relieve(self, lacks: Mapping[int, int]) -> bool:
         """Cut further gaps, so that tasks have as many bytes more to spare; return whether there were any."""
@@ -57,78 +51,116 @@ class Residency:
         self._reduce()
         return len(self.cut) > before
 
+    def _offer_all(self, stall_first: bool) -> None:
+        """Offer all gaps that are not cut: each with its place among all, clean ones and others."""
+        gaps, order = self._program.gaps, _order(self._program, stall_first)
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        self._numbers = (order % len(gaps)).tolist()
+        self._clean_places, self._dirty_places = places.reshape(2, -1).tolist()
+        for place, index in enumerate(order.tolist()):
+            number = self._numbers[place]
+            if number not in self.cut and (index == number) == (number in self.clean):
+                for start, end in self._tasks(gaps[number]):
+                    self._offers.add(place, start, end)
+
     def _reduce(self) -> None:
         """Cut until tasks fit; one that needs more memory than there is, whatever leaves, is left out."""
-        hopeless = np.zeros(len(self.needed), dtype=np.int64)
-        while True:
-            worst = int((self.needed - hopeless).argmax())
-            if self.needed[worst] - hopeless[worst] <= self._program.capacity_bytes:
-                return
-            number = self._offers.best(worst, self._ranks, self.cut)
-            if number is None:
-                hopeless[worst] = self.needed[worst]
+        left_out = list[int]()
+        while self.needed[worst := int(self.needed.argmax())] > self._program.capacity_bytes:
+            place = self._offers.best(worst)
+            if place is None:
+                self.needed[worst] -= _LEFT_OUT
+                left_out.append(worst)
                 continue
-            self._take(number)
-            for other in self._of_tensor[self._program.gaps[number].tensor]:
-                self._offer(other)
+            self._offers.remove(place)
+            for other in self._take(self._numbers[place]):
+                if other not in self.cut:
+                    self._offers.replace(self._dirty_places[other], self._clean_places[other])
+        self.needed[left_out] += _LEFT_OUT
 
-    def _take(self, number: int) -> None:
+    def _take(self, number: int) -> list[int]:
+        """Cut a gap; return those that it makes clean."""
         gap = self._program.gaps[number]
         self.cut.add(number)
         for start, end in self._tasks(gap):
-            self.needed[start:end] -= self._program.sizes[gap.tensor]
+            self.needed[start:end] -= self._program.gap_sizes[number]
+        dirty = [other for other in self._dirty[gap.tensor] if other != number]
+        cleaned = [other for other in dirty if self._is_kept(self._program.gaps[other], gap)]
+        if cleaned:
+            self.clean.update(cleaned)
+            self._dirty[gap.tensor] = [other for other in self._dirty[gap.tensor] if other not in self.clean]
+        return cleaned
 
-    def _offer(self, number: int) -> None:
-        """Rank a gap as things are now; earlier ranks of it hold no longer."""
-        if number in self.cut:
-            return
-        self._ranks[number] += 1
-        offer = self._rank(number), number, self._ranks[number]
-        for start, end in self._tasks(self._program.gaps[number]):
-            self._offers.add(start, end, offer)
+    def _is_kept(self, gap: Gap, other: Gap) -> bool:
+        """Return whether what a tensor holds in a gap is in its tier, as it was away in another one."""
+        if gap.written is None:
+            return other.end <= gap.start or other.end > self._program.tasks
+        return gap.written < other.start < gap.start
 
-    def _tasks(self, gap: Gap) -> Iterator[tuple[int, int]]:
-        """Yield the tasks of the iteration, half open, that a gap gives room."""
+    def _tasks(self, gap: Gap) -> Sequence[tuple[int, int]]:
+        """Return the tasks of the iteration, half open, that a gap gives room."""
         count, end = self._program.tasks, gap.end - self._headroom
-        if gap.start < min(end, count):
-            yield gap.start, min(end, count)
-        if end > max(gap.start, count):
-            yield max(0, gap.start - count), end - count
+        return [(gap.start, end)] if end <= count else [(gap.start, count), (0, end - count)]
 
-    def _rank(self, number: int) -> tuple[int, ...]:
-        program, gap, is_clean = self._program, self._program.gaps[number], self.is_clean(number)
-        tier, size = program.tier(gap), program.sizes[gap.tensor]
-        copies = tier.in_cycles(size) + (0 if is_clean else tier.out_cycles(size))
-        delay = max(0, program.time(gap.start) + copies - program.time(gap.end)) if self._stall_first else 0
-        return delay, not is_clean, gap.end < program.tasks, -gap.first, -size, gap.start - gap.end
+
+def _order(program: Program, stall_first: bool) -> Integers:
+    """Return the gaps, best first: as if all were clean, and as many more numbers as if none was."""
+    gaps, times = program.gaps, np.array(program.times)
+    starts, ends = np.array([gap.start for gap in gaps]), np.array([gap.end for gap in gaps])
+    firsts = np.array([gap.first for gap in gaps])
+    same = starts - ends, np.negative(program.gap_sizes), -firsts, ends < program.tasks
+    copies = np.concatenate((program.cycles_in, np.add(program.cycles_in, program.cycles_out)))
+    delays = np.maximum(0, copies - np.tile(times[ends] - times[starts], 2)) * stall_first
+    is_dirty = np.repeat((False, True), len(gaps))
+    order: Integers = np.lexsort((*(np.tile(key, 2) for key in same), is_dirty, delays))
+    return order
 
 
 class _Offers:
-    """Ranked gaps by the tasks that they give room: a heap for each node of a binary tree over the tasks."""
+    """Places of gaps by the tasks that they give room: a heap for each node of a binary tree over tasks."""
 
     def __init__(self, tasks: int) -> None:
         self._leaves = 1 << (tasks - 1).bit_length()
-        self._heaps = defaultdict[int, list[tuple[tuple[int, ...], int, int]]](list)
+        self._heaps: list[list[int]] = [[] for _ in range(2 * self._leaves)]
+        self._nodes, self._over = dict[int, list[int]](), dict[tuple[int, int], list[int]]()
 
-    def add(self, start: int, end: int, offer: tuple[tuple[int, ...], int, int]) -> None:
-        """Add (rank, gap, number of its rank) for tasks from ``start`` to ``end`` - 1."""
-        low, high = start + self._leaves, end + self._leaves
+    def add(self, place: int, start: int, end: int) -> None:
+        """Add a place for tasks from ``start`` to ``end`` - 1."""
+        if (start, end) not in self._over:
+            self._over[start, end] = list(self._covering(start + self._leaves, end + self._leaves))
+        nodes = self._nodes[place] = self._over[start, end]
+        for node in nodes:
+            heappush(self._heaps[node], place)
+
+    @staticmethod
+    def _covering(low: int, high: int) -> Iterator[int]:
+        """Yield the fewest nodes that lie over all leaves from ``low`` to ``high`` - 1."""
         while low < high:
             if low & 1:
-                heappush(self._heaps[low], offer)
-                low += 1
+                yield low
             if high & 1:
-                high -= 1
-                heappush(self._heaps[high], offer)
-            low, high = low // 2, high // 2
+                yield high - 1
+            low, high = (low + 1) // 2, high // 2
 
-    def best(self, task: int, ranks: Sequence[int], taken: Collection[int]) -> int | None:
-        """Return the best gap at a task that is not taken, by its latest rank."""
-        node, found = task + self._leaves, list[tuple[tuple[int, ...], int, int]]()
-        while node:
-            heap = self._heaps.get(node, [])
-            while heap and (heap[0][1] in taken or heap[0][2] != ranks[heap[0][1]]):
+    def replace(self, place: int, better: int) -> None:
+        """Let a better place stand for one."""
+        if place in self._nodes:
+            nodes = self._nodes[better] = self._nodes.pop(place)
+            for node in nodes:
+                heappush(self._heaps[node], better)
+
+    def remove(self, place: int) -> None:
+        """Remove a place."""
+        for node in self._nodes.pop(place):
+            heap = self._heaps[node]
+            while heap and heap[0] not in self._nodes:
                 heappop(heap)
-            found += heap[:1]
+
+    def best(self, task: int) -> int | None:
+        """Return the best place at a task."""
+        node, found = task + self._leaves, list[int]()
+        while node:
+            found += self._heaps[node][:1]
             node //= 2
-        return min(found)[1] if found else None
+        return min(found, default=None)

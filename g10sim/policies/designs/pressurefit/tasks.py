@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from functools import cached_property
+from itertools import chain, groupby
 from operator import attrgetter
 
 import numpy as np
@@ -13,10 +14,9 @@ import numpy as np
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.designs.pressure.forecast import Dropped, Forecast, with_reruns
+from g10sim.policies.designs.pressure.forecast import Dropped, Reruns, with_reruns
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.blocks.parts import part_numbers, parts_of
-from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each
 
 
@@ -44,7 +44,7 @@ class Program:
     both one more is given, the end. ``needed`` are the bytes of each task where tensors stay from their first
     use to their last and persistent ones always; ``scratch`` those of them that only this task has, ``fresh``
     those that it makes, and ``gone`` those that nobody needs after it. ``ahead`` are the bytes that the rest
-    of a task needs beyond what is alive when one of its kernels starts.
+    of a task needs beyond what is alive when one of its kernels starts. ``drops`` are computed again.
     """
 
     kernels: Sequence[int]
@@ -58,129 +58,142 @@ class Program:
     sizes: Sequence[int]
     tiers: Sequence[PlannedTier]
     capacity_bytes: int
+    drops: Sequence[Dropped]
 
-    @property
+    @cached_property
     def tasks(self) -> int:
         """Number of tasks."""
         return len(self.needed)
 
-    def time(self, task: int) -> int:
-        """Return the cycle at which a task of this iteration or the next one starts without stalls."""
-        rounds, place = divmod(task, self.tasks)
-        return int(rounds * self.begins[-1] + self.begins[place])
+    @cached_property
+    def times(self) -> list[int]:
+        """Cycles at which the tasks of this iteration and the next one start without stalls, and the end."""
+        return [*self.begins[:-1].tolist(), *(self.begins + self.begins[-1]).tolist()]
 
-    def tier(self, gap: Gap) -> PlannedTier:
-        """Return where a tensor lies meanwhile."""
-        return self.tiers[gap.tensor]
+    @cached_property
+    def gap_sizes(self) -> list[int]:
+        """Bytes that all gaps give room."""
+        return [self.sizes[gap.tensor] for gap in self.gaps]
+
+    @cached_property
+    def cycles_in(self) -> list[int]:
+        """Cycles after which the tensors of all gaps are back on an idle link."""
+        return [self.tiers[gap.tensor].in_cycles(self.sizes[gap.tensor]) for gap in self.gaps]
+
+    @cached_property
+    def cycles_out(self) -> list[int]:
+        """Cycles after which the tensors of all gaps have left on an idle link."""
+        return [self.tiers[gap.tensor].out_cycles(self.sizes[gap.tensor]) for gap in self.gaps]
 
 
-def task_numbers(trace: Trace) -> list[int]:
-    """Return the number of each kernel's task."""
-    parts = parts_of(trace)
-    return part_numbers(parts) if len(parts) > 1 else list(range(len(trace.kernels)))
+class Programs:
+    """Programs of a trace, each with other tensors dropped and computed again.
 
+    Kernel k belongs to task ``numbers[k]``. What does not depend on drops is found once.
+    """
 
-def program_of(
-    trace: Trace, demand: Demand, machine: PlannedMachine, drops: Sequence[Dropped] = ()
-) -> Program:
-    """Return the tasks of a trace in which some tensors are dropped and computed again."""
-    numbers = task_numbers(trace)
-    forecast = Forecast(trace, machine, demand, drops)
-    kernels = [*np.unique(numbers, return_index=True)[1].tolist(), len(numbers)]
-    memory = _Memory(numbers, demand.sizes)
-    for kernel, tensors in enumerate(forecast.scratch):
-        for tensor in tensors:
-            memory.stay(tensor, kernel, kernel + 1)
-    written, dropped = _writers(trace, numbers), {drop.tensor: drop for drop in drops}
-    gaps = list[Gap]()
-    for tensor, lasts in enumerate(each(trace.tensors, attrgetter("persistent"))):
-        tasks = sorted({numbers[kernel] for kernel in forecast.uses(tensor)})
-        if lasts and tasks:
-            memory.last(tensor)
-            spans = [(0, len(numbers))]
-        else:
-            spans = list(_spans(trace, tensor, dropped.get(tensor)))
-            for start, end in spans:
-                memory.stay(tensor, start, end)
-        for start, end in spans:
+    def __init__(self, demand: Demand, machine: PlannedMachine) -> None:
+        self._demand, self._machine, trace = demand, machine, demand.trace
+        parts = parts_of(trace)
+        self.numbers = part_numbers(parts) if len(parts) > 1 else list(range(len(trace.kernels)))
+        self._kernels = [*np.unique(self.numbers, return_index=True)[1].tolist(), len(self.numbers)]
+        self._written: list[list[int]] = [[] for _ in trace.tensors]
+        for number, outputs in zip(self.numbers, each(trace.kernels, attrgetter("outputs")), strict=True):
+            for tensor in outputs:
+                self._written[tensor].append(number)
+        self._lasts = each(trace.tensors, attrgetter("persistent"))
+        self._uses = [uses[: bisect_left(uses, trace.deaths[i])] for i, uses in enumerate(trace.uses)]
+        self._stays = [[] if lasts else stays_of(trace, i) for i, lasts in enumerate(self._lasts)]
+        self._gaps = list(map(self._gaps_of, range(len(self._uses)), self._uses, self._stays))
+
+    def least_cycles(self, drops: Iterable[Dropped]) -> int:
+        """Return how long the kernels take where some tensors are dropped and computed again."""
+        return int(with_reruns(self._demand.cycles, drops).sum())
+
+    def of(self, drops: Sequence[Dropped]) -> Program:
+        """Return the tasks where some tensors are dropped and computed again."""
+        demand, machine, reruns = self._demand, self._machine, Reruns(self._demand, drops)
+        uses, stays, gaps = self._uses.copy(), self._stays.copy(), self._gaps.copy()
+        for drop in drops:
+            stays[drop.tensor] = list(_without(drop, stays[drop.tensor]))
+        for kernel, tensor in reruns.sources:
+            uses[tensor] = (*uses[tensor], kernel)
+        for tensor in {drop.tensor for drop in drops} | {tensor for _, tensor in reruns.sources}:
+            gaps[tensor] = self._gaps_of(tensor, uses[tensor], stays[tensor])
+        spans = [(i, *span) for i, own in enumerate(stays) for span in own]
+        spans += [(tensor, kernel, kernel + 1) for kernel, tensor in reruns.scratch]
+        scratch, fresh, gone = self._memory(spans)
+        found = list(chain.from_iterable(gaps))
+        return Program(
+            kernels=self._kernels,
+            begins=np.concatenate(([0], with_reruns(demand.cycles, drops).cumsum()))[self._kernels],
+            needed=demand.lasting_bytes + fresh.cumsum() - gone.cumsum() + gone + scratch,
+            scratch=scratch,
+            fresh=fresh,
+            gone=gone,
+            ahead=self._ahead(reruns.live_bytes.tolist()),
+            gaps=found,
+            sizes=demand.sizes,
+            tiers=_tiers(machine, found, demand.sizes, len(fresh)),
+            capacity_bytes=machine.gpu_bytes // machine.page_bytes * machine.page_bytes,
+            drops=drops,
+        )
+
+    def _gaps_of(self, tensor: int, uses: Iterable[int], stays: Iterable[tuple[int, int]]) -> list[Gap]:
+        """Return the gaps between the tasks that use a tensor, where it has contents."""
+        numbers, lasts = self.numbers, self._lasts[tensor]
+        tasks, found = sorted({numbers[kernel] for kernel in uses}), list[Gap]()
+        written = self._written[tensor]
+        for start, end in [(0, len(numbers))] if lasts and tasks else stays:
             used = [task for task in tasks if numbers[start] <= task <= numbers[end - 1]]
-            following = [*used[1:], used[0] + memory.tasks] if lasts else used[1:]
+            following = [*used[1:], used[0] + numbers[-1] + 1] if lasts else used[1:]
             for last, later in zip(used, following, strict=False):
                 if later > last + 1:
-                    before = bisect_right(written[tensor], last)
-                    writer = written[tensor][before - 1] if before else None
-                    frozen = not written[tensor]
-                    gaps.append(Gap(tensor, last + 1, later, tasks[0], writer, frozen))
-    scratch = np.maximum.reduceat(memory.within.cumsum()[:-1], kernels[:-1])
-    return Program(
-        kernels=kernels,
-        begins=np.concatenate(([0], with_reruns(demand.cycles, drops).cumsum()))[kernels],
-        needed=memory.staying.cumsum()[:-1] + scratch,
-        scratch=scratch,
-        fresh=memory.fresh,
-        gone=memory.gone,
-        ahead=_ahead(forecast, kernels),
-        gaps=gaps,
-        sizes=demand.sizes,
-        tiers=_tiers(machine, gaps, demand.sizes, memory.tasks),
-        capacity_bytes=machine.gpu_bytes // machine.page_bytes * machine.page_bytes,
-    )
+                    before = bisect_right(written, last)
+                    writer = written[before - 1] if before else None
+                    found.append(Gap(tensor, last + 1, later, tasks[0], writer, not written))
+        return found
+
+    def _memory(self, spans: Sequence[tuple[int, int, int]]) -> tuple[Integers, Integers, Integers]:
+        """Return the bytes of each task that only it has, that it makes, and that nobody needs after it.
+
+        A span is a tensor, the first kernel for which it has contents, and the kernel after the last one.
+        """
+        tensors, starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+        numbers, sizes, kernels = np.array(self.numbers), np.array(self._demand.sizes)[tensors], self._kernels
+        firsts, lasts = numbers[starts], numbers[ends - 1]
+        inner, outer, count = firsts == lasts, firsts != lasts, kernels[-1] + 1
+        within = _sums(starts[inner], sizes[inner], count) - _sums(ends[inner], sizes[inner], count)
+        scratch = np.maximum.reduceat(within.cumsum()[:-1], kernels[:-1])
+        fresh, gone = (_sums(tasks[outer], sizes[outer], len(scratch)) for tasks in (firsts, lasts))
+        return scratch, fresh, gone
+
+    def _ahead(self, live: Sequence[int]) -> list[int]:
+        """Return for each kernel the most bytes that are born until its task ends, less those that die."""
+        trace, sizes, numbers = self._demand.trace, self._demand.sizes, self.numbers
+        mortal = [i for i, lasts in enumerate(self._lasts) if not lasts and trace.uses[i]]
+        deaths, dead = [trace.deaths[i] for i in mortal], [sizes[i] for i in mortal]
+        dying: list[int] = _sums(deaths, dead, len(numbers) + 1).tolist()
+        found, most = list[int](), 0
+        for kernel in reversed(range(len(numbers))):
+            is_last = kernel == len(numbers) - 1 or numbers[kernel] != numbers[kernel + 1]
+            most = live[kernel] if is_last else max(most, live[kernel])
+            found.append(max(0, most - live[kernel - 1] + dying[kernel]))
+        return found[::-1]
 
 
-class _Memory:
-    """Bytes that stay for several tasks, that one makes or nobody needs after it, and ``within`` tasks."""
-
-    def __init__(self, numbers: Sequence[int], sizes: Sequence[int]) -> None:
-        self._numbers, self._sizes, self.tasks = numbers, sizes, numbers[-1] + 1
-        self.within = np.zeros(len(numbers) + 1, dtype=np.int64)
-        self.staying = np.zeros(self.tasks + 1, dtype=np.int64)
-        self.fresh, self.gone = (np.zeros(self.tasks, dtype=np.int64) for _ in range(2))
-
-    def last(self, tensor: int) -> None:
-        """Count a tensor that is there for all of the iteration."""
-        self.staying[0] += self._sizes[tensor]
-
-    def stay(self, tensor: int, start: int, end: int) -> None:
-        """Count a tensor that has contents during kernels ``start`` to ``end`` - 1."""
-        first, last, size = self._numbers[start], self._numbers[end - 1], self._sizes[tensor]
-        if first == last:
-            self.within[start] += size
-            self.within[end] -= size
-            return
-        self.staying[first] += size
-        self.staying[last + 1] -= size
-        self.fresh[first] += size
-        self.gone[last] += size
+def _sums(places: Sequence[int] | Integers, sizes: Sequence[int] | Integers, count: int) -> Integers:
+    """Return the bytes at each of some places."""
+    return np.bincount(places, sizes, count).astype(np.int64)
 
 
-def _ahead(forecast: Forecast, kernels: Sequence[int]) -> list[int]:
-    """Return for each kernel the most bytes that are born until its task ends, less those that die."""
-    sizes, lack = forecast.sizes, forecast.lack
-    dead = [sum(int(sizes[tensor]) for tensor in dying) for dying in forecast.dead[: len(lack)]]
-    alive = np.roll(lack, 1) - dead
-    found = np.zeros(len(lack), dtype=np.int64)
-    for first, end in pairwise(kernels):
-        found[first:end] = np.maximum.accumulate(lack[first:end][::-1])[::-1] - alive[first:end]
-    ahead: list[int] = np.maximum(found, 0).tolist()
-    return ahead
-
-
-def _spans(trace: Trace, tensor: int, drop: Dropped | None) -> Iterator[tuple[int, int]]:
-    """Yield the kernels, half open, during which a tensor of the iteration has contents."""
-    for start, end in stays_of(trace, tensor):
-        if drop is None or not start < drop.start < drop.end < end:
-            yield start, end
-        else:
+def _without(drop: Dropped, stays: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the kernels, half open, during which a tensor has contents that is dropped meanwhile."""
+    for start, end in stays:
+        if start < drop.start < drop.end < end:
             yield from ((start, drop.start), (drop.end, end))
-
-
-def _writers(trace: Trace, numbers: Sequence[int]) -> list[list[int]]:
-    """Return the tasks that write each tensor, ascending."""
-    found: list[list[int]] = [[] for _ in trace.tensors]
-    for kernel, outputs in enumerate(each(trace.kernels, attrgetter("outputs"))):
-        for tensor in outputs:
-            found[tensor].append(numbers[kernel])
-    return found
+        else:
+            yield start, end
 
 
 def _tiers(
