@@ -1,17 +1,25 @@
 """PressureFit: which tensors leave, when they are asked for, and what is computed again, by hand."""
 
+from pathlib import Path
+
 import pytest
 from machines import PAGE, iteration_times, machine, simulate, trace_of
 
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.presets import load_system
+from g10sim.policies.designs.pressure.forecast import Dropped, Reruns
+from g10sim.policies.designs.pressurefit.addresses import extent_bytes
 from g10sim.policies.designs.pressurefit.arriving import RULES, Windows
+from g10sim.policies.designs.pressurefit.choosing import fastest
 from g10sim.policies.designs.pressurefit.pressurefit import PressureFit
 from g10sim.policies.designs.pressurefit.recomputing import Blocks
 from g10sim.policies.designs.pressurefit.replay import Replay
 from g10sim.policies.designs.pressurefit.residency import Residency
 from g10sim.policies.designs.pressurefit.tasks import Programs
 from g10sim.policies.interface.machine import planned_machine
+from g10sim.policies.planning.limit import Limit
+from g10sim.trace.format import load_trace
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 
@@ -161,3 +169,30 @@ def test_the_fastest_share_is_chosen():
         records = simulate(blocks(), machine(16, pcie="0.1 GB/s"), PressureFit(recompute=share), iterations=3)
         times[share] = last_of(records)[0]
     assert times["fastest"] == min(times.values()) < times[0.0]
+
+
+def test_scratch_of_kernels_that_run_again_goes_when_none_of_them_reads_it():
+    """d comes from c, c from b, b from a: of 10, 20 and 10 pages of scratch most 30 are there at a time."""
+    kernels = [(1000, "w", "a"), (1000, "a", "b"), (1000, "b", "c"), (1000, "c", "d"), (1000, "", "e")]
+    trace = trace_of({"w*": 1, "a": 10, "b": 20, "c": 10, "d": 5, "e": 40}, [*kernels, (1000, "d e", "")])
+    demand = demand_of(trace, 10**9, PAGE)
+    reruns = Reruns(demand, [Dropped(trace.kernels[3].outputs[0], 4, 5, trace.kernels[:4])])
+    assert (reruns.scratch_bytes() // PAGE).tolist() == [0, 0, 0, 0, 0, 40]
+    assert (reruns.most_scratch_bytes() // PAGE).tolist() == [0, 0, 0, 0, 0, 30]
+
+
+def test_addresses_are_counted_from_when_a_copy_starts_until_it_is_gone():
+    """c comes first, at 0, then a above it, which stays; b is gone before c is made: 30 pages."""
+    planned = program(passes(), 30)
+    residency = Residency(planned, stall_first=True, headroom=False)
+    replay = Replay(planned, residency, Windows(planned, residency).latest_safe())
+    replay.cycles()
+    assert extent_bytes(planned, replay) == 30 * PAGE
+
+
+def test_a_plan_gives_up_memory_until_its_tensors_have_addresses():
+    trace = load_trace(Path(__file__).parents[2] / "traces" / "vit-base-b512.g10t")
+    there = planned_machine(load_system("a100-40g-g10-paper"), BehaviourSpec())
+    plan = fastest(Programs(demand_of(trace, there.clock_hz, there.page_bytes), there), [()], Limit(None))
+    spanned = extent_bytes(plan.program, plan.replay)
+    assert plan.program.capacity_bytes < spanned <= there.gpu_bytes

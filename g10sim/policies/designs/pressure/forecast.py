@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,19 +48,43 @@ class Reruns:
     """Tensors and memory of kernels that run again, to bring dropped tensors back.
 
     ``sources`` are pairs of a kernel and a tensor that has to be there before it, as others read it then or
-    write into it, ``scratch`` pairs of a kernel and a result that nobody needs any more; ``live_bytes`` those
-    that are alive at each kernel.
+    write into it, ``scratch`` pairs of a kernel and a result that nobody needs any more. ``live_bytes`` are
+    those of all others that are alive at each kernel.
     """
 
     def __init__(self, demand: Demand, drops: Sequence[Dropped]) -> None:
         trace, away = demand.trace, {drop.tensor: drop for drop in drops}
+        self._demand, self._drops = demand, drops
         self.scratch = sorted({(drop.end, i) for drop in drops for i in _scratch(trace, drop)})
         self.sources = [(drop.end, i) for drop in drops for i in _sources(trace, drop, away)]
         self.live_bytes = demand.live_bytes.copy()
         for drop in drops:
             self.live_bytes[drop.start : drop.end] -= demand.sizes[drop.tensor]
+
+    def scratch_bytes(self) -> Integers:
+        """Return the bytes of scratch of each kernel, all of it at a time."""
+        found = np.zeros_like(self.live_bytes)
         for kernel, tensor in self.scratch:
-            self.live_bytes[kernel] += demand.sizes[tensor]
+            found[kernel] += self._demand.sizes[tensor]
+        return found
+
+    def most_scratch_bytes(self) -> Integers:
+        """Return the most bytes of scratch at a time, if it goes when no kernel that runs again reads it."""
+        sizes, scratch = self._demand.sizes, set(self.scratch)
+        again = defaultdict[int, dict[int, Kernel]](dict)
+        for drop in self._drops:
+            again[drop.end] |= {producer.id: producer for producer in drop.producers}
+        found = np.zeros_like(self.live_bytes)
+        for kernel, producers in again.items():
+            ordered = [producers[number] for number in sorted(producers)]
+            last = {tensor: producer.id for producer in ordered for tensor in producer.tensors}
+            there = 0
+            for producer in ordered:
+                own = [tensor for tensor in producer.tensors if (kernel, tensor) in scratch]
+                there += sum(sizes[tensor] for tensor in own if tensor in producer.outputs)
+                found[kernel] = max(found[kernel], there)
+                there -= sum(sizes[tensor] for tensor in own if last[tensor] == producer.id)
+        return found
 
 
 def _per_kernel(kernels: int, pairs: Iterable[tuple[int, int]]) -> list[Sequence[int]]:
@@ -108,7 +133,7 @@ class Forecast:
         self.dead = _per_kernel(kernels + 1, ((trace.deaths[i], i) for i in mortal))
         self.dropped = _per_kernel(kernels, ((drop.start, drop.tensor) for drop in drops))
         self.scratch = _per_kernel(kernels, reruns.scratch)
-        self.lack = reruns.live_bytes - room
+        self.lack = reruns.live_bytes + reruns.scratch_bytes() - room
         self.most_lacking = int(self.lack.max())
         self.sources = _per_kernel(kernels, reruns.sources)
         tensors = named(trace.kernels, attrgetter("tensors"))

@@ -29,10 +29,10 @@ class Admission(JobPolicy):
         for tensor, death in enumerate(trace.deaths):
             if trace.uses[tensor] and not trace.tensors[tensor].persistent:
                 moves.append(Planned(death, Free(tensor)))
-        for number in sorted(fitted.arrivals, key=lambda number: (program.gaps[number].end, number)):
+        for number in sorted(fitted.replay.arrivals, key=lambda number: (program.gaps[number].end, number)):
             gap = program.gaps[number]
             self._left[program.kernels[(gap.start - 1) % tasks + 1] - 1].append(gap.tensor)
-            self._asked[program.kernels[fitted.arrivals[number] % tasks]].append(gap.tensor)
+            self._asked[program.kernels[fitted.replay.arrivals[number] % tasks]].append(gap.tensor)
         self.plan = MigrationPlan.ordered(moves, "pressurefit")
         self.note = note
         away = (gap.tensor for gap in program.gaps if gap.end >= tasks)

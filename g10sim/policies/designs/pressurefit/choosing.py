@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from operator import attrgetter
 
 from g10sim.policies.designs.pressure.forecast import Dropped
+from g10sim.policies.designs.pressurefit.addresses import extent_bytes
 from g10sim.policies.designs.pressurefit.arriving import RULES, Arrivals, Windows
 from g10sim.policies.designs.pressurefit.replay import Replay
 from g10sim.policies.designs.pressurefit.residency import Residency
@@ -21,20 +22,50 @@ _REPAIRS = 16
 
 @dataclass(frozen=True)
 class Fitted:
-    """A plan: when tensors are asked for, and the cycles that an iteration takes."""
+    """A plan that was replayed, and the cycles that an iteration takes.
+
+    For some of its tensors there are no addresses, as they span ``excess_bytes`` more than there are.
+    """
 
     program: Program
     residency: Residency
     rule: Callable[[Windows], Arrivals]
-    arrivals: Arrivals
+    replay: Replay
     cycles: float
-    lacks: Mapping[int, int]
+    excess_bytes: int = 0
 
 
 def fastest(programs: Programs, drops: Sequence[Sequence[Dropped]], limit: Limit) -> Fitted:
     """Return the fastest plan where one of some groups is dropped, or of those that there was time for."""
-    best = min(_tried(programs, drops, limit), key=attrgetter("cycles"))
-    return min([best, *_repaired(best, limit)], key=attrgetter("cycles"))
+    first, *others = sorted(_tried(programs, drops, limit), key=attrgetter("cycles"))
+    pool_bytes = first.program.capacity_bytes
+    best = _with_addresses(first, pool_bytes, limit)
+    for plan in others:
+        if limit.is_over() or _worth(plan) >= _worth(best):
+            break
+        best = min(best, _with_addresses(plan, pool_bytes, limit), key=_worth)
+    for plan in _repaired(best, limit):
+        if plan.cycles < best.cycles and extent_bytes(plan.program, plan.replay) <= pool_bytes:
+            best = plan
+    return best
+
+
+def _worth(plan: Fitted) -> tuple[bool, float]:
+    """Return what is less for the better plan."""
+    return plan.excess_bytes > 0, plan.cycles
+
+
+def _with_addresses(plan: Fitted, pool_bytes: int, limit: Limit) -> Fitted:
+    """Return a plan by the same rules for as much memory as its tensors take with addresses."""
+    while plan.replay.arrivals and plan.cycles < inf:
+        excess = extent_bytes(plan.program, plan.replay) - pool_bytes
+        smaller = replace(plan.program, capacity_bytes=plan.program.capacity_bytes - excess)
+        if excess <= 0:
+            break
+        if limit.is_over() or not (residency := plan.residency.of(smaller)).fits:
+            return replace(plan, excess_bytes=excess)
+        plan = _fitted(smaller, residency, plan.rule, Windows(smaller, residency))
+    return plan
 
 
 def _tried(programs: Programs, drops: Sequence[Sequence[Dropped]], limit: Limit) -> Iterator[Fitted]:
@@ -58,7 +89,7 @@ def _repaired(plan: Fitted, limit: Limit) -> Iterator[Fitted]:
         if (
             plan.cycles <= plan.program.begins[-1]
             or limit.is_over()
-            or not plan.residency.relieve(plan.lacks)
+            or not plan.residency.relieve(plan.replay.lacks)
         ):
             return
         plan = _fitted(plan.program, plan.residency, plan.rule, Windows(plan.program, plan.residency))
@@ -79,5 +110,4 @@ def _fitted(
     program: Program, residency: Residency, rule: Callable[[Windows], Arrivals], windows: Windows
 ) -> Fitted:
     replay = Replay(program, residency, rule(windows))
-    cycles = replay.cycles()
-    return Fitted(program, residency, rule, replay.arrivals, cycles, replay.lacks)
+    return Fitted(program, residency, rule, replay, replay.cycles())

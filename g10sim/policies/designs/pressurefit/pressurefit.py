@@ -19,6 +19,7 @@ from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.trace.workload import Job
+from g10sim.units import format_bytes
 
 _FASTEST = "fastest"
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -31,8 +32,8 @@ class PressureFit(Limited, PolicyPerJob):
 
     A task is what one block of the model computes of a micro-batch. Tensors stay from their first use to
     their last. Then, again and again, one leaves between two uses, at the task that lacks most memory. It
-    returns when a rule says, in the order of need, as soon as there is room. Persistent tensors are in host
-    memory between iterations.
+    returns when a rule says, in the order of need, as soon as there is room. The plan is for as much memory
+    as its tensors take with addresses. Persistent tensors are in host memory between iterations.
     """
 
     name = "pressurefit"
@@ -63,7 +64,10 @@ class PressureFit(Limited, PolicyPerJob):
             blocks = Blocks(job.trace, programs.numbers)
             shares = _SHARES if self.recompute == _FASTEST else (float(self.recompute),)
             drops = [blocks.drops(share) for share in shares]
-        return Admission(job.trace, fastest(programs, drops, limit), limit.note)
+        plan = fastest(programs, drops, limit)
+        told = f"no addresses: tensors span {format_bytes(plan.excess_bytes)} more than there are"
+        notes = (limit.note, told if plan.excess_bytes else "")
+        return Admission(job.trace, plan, "; ".join(filter(None, notes)))
 
     def homes(self, job: int) -> Mapping[int, str]:
         """Return where persistent tensors lie before time starts: where they are between iterations."""

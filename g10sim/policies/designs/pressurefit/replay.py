@@ -46,7 +46,11 @@ class Replay:
         self._now = self._in_at = self._out_at = self._tried_at = 0.0
         self._task = 0
         self._gone = deque[tuple[float, int]]()
-        self._gone_at, self._early = dict[int, float](), dict[int, None]()
+        self._early = dict[int, None]()
+        self.came_at, self.gone_at = dict[int, float](), dict[int, float]()
+        """Cycles at which copies in of gaps started, and at which what left gave room, the last time."""
+        self.started, self.ended = [0.0] * count, [0.0] * count
+        """Cycles at which tasks started and ended the last time."""
         self.delays = 0
         """Times that something was asked for after a task in place of before it."""
         self.lacks = dict[int, int]()
@@ -66,7 +70,9 @@ class Replay:
                 if not self._wait(task, made[task]):
                     return inf
                 self._free -= made[task]
+                self.started[task] = self._now
                 self._now += times[task]
+                self.ended[task] = self._now
                 self._advance(self._now)
                 self._free += left[task]
         return self._now - begin
@@ -77,11 +83,11 @@ class Replay:
         for number in self._leaving[task]:
             if number in self._clean:
                 self._free += program.gap_sizes[number]
-                self._gone_at[number] = self._now
+                self.gone_at[number] = self._now
             else:
                 self._out_at = max(self._out_at, self._now) + program.cycles_out[number]
                 self._gone.append((self._out_at, program.gap_sizes[number]))
-                self._gone_at[number] = self._out_at
+                self.gone_at[number] = self._out_at
         self._queue += self._asked[task]
 
     def _wait(self, task: int, size: int) -> bool:
@@ -130,7 +136,7 @@ class Replay:
         while queue and (task is None or self._missing[task]):
             number = queue[0]
             size = program.gap_sizes[number]
-            start = max(self._in_at, self._tried_at, self._gone_at.get(number, 0.0))
+            start = max(self._in_at, self._tried_at, self.gone_at.get(number, 0.0))
             while gone and gone[0][0] <= min(until, start if self._free >= size else until):
                 start = max(start, gone[0][0]) if self._free < size else start
                 self._free += gone.popleft()[1]
@@ -139,6 +145,7 @@ class Replay:
                 break
             self._early[queue.popleft()] = None
             self._free -= size
+            self.came_at[number] = start
             self._in_at = start + program.cycles_in[number]
             place = self._places[number]
             self._missing[place] -= 1

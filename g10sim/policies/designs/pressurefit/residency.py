@@ -26,7 +26,7 @@ class Residency:
     """
 
     def __init__(self, program: Program, *, stall_first: bool, headroom: bool) -> None:
-        self._program, self._headroom = program, headroom
+        self._program, self._stall_first, self._headroom = program, stall_first, headroom
         self.needed = program.needed.copy()
         self.cut: set[int] = set()
         self.clean = {number for number, gap in enumerate(program.gaps) if gap.frozen}
@@ -36,12 +36,21 @@ class Residency:
             if not gap.frozen:
                 self._dirty[gap.tensor].append(number)
         self._offers = _Offers(program.tasks)
-        if self.needed.max(initial=0) > program.capacity_bytes:
+        if not self.fits:
             for number, gap in enumerate(program.gaps):
                 if gap.end >= program.tasks:
                     self._take(number)
-            self._offer_all(stall_first)
+            self._offer_all()
             self._reduce()
+
+    @property
+    def fits(self) -> bool:
+        """True if every task fits."""
+        return int(self.needed.max(initial=0)) <= self._program.capacity_bytes
+
+    def of(self, program: Program) -> Residency:
+        """Return the residency of another program by the same rules."""
+        return Residency(program, stall_first=self._stall_first, headroom=self._headroom)
 
     def relieve(self, lacks: Mapping[int, int]) -> bool:
         """Cut further gaps, so that tasks have as many bytes more to spare; return whether there were any."""
@@ -51,9 +60,9 @@ class Residency:
         self._reduce()
         return len(self.cut) > before
 
-    def _offer_all(self, stall_first: bool) -> None:
+    def _offer_all(self) -> None:
         """Offer all gaps that are not cut: each with its place among all, clean ones and others."""
-        gaps, order = self._program.gaps, _order(self._program, stall_first)
+        gaps, order = self._program.gaps, _order(self._program, self._stall_first)
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
         self._numbers = (order % len(gaps)).tolist()

@@ -45,6 +45,8 @@ class Program:
     use to their last and persistent ones always; ``scratch`` those of them that only this task has, ``fresh``
     those that it makes, and ``gone`` those that nobody needs after it. ``ahead`` are the bytes that the rest
     of a task needs beyond what is alive when one of its kernels starts. ``drops`` are computed again.
+    ``stays`` are tensors with the first and the last of the tasks for which they have contents, if these are
+    several; ``lasting`` those that always have some.
     """
 
     kernels: Sequence[int]
@@ -59,6 +61,8 @@ class Program:
     tiers: Sequence[PlannedTier]
     capacity_bytes: int
     drops: Sequence[Dropped]
+    stays: Sequence[tuple[int, int, int]]
+    lasting: Sequence[int]
 
     @cached_property
     def tasks(self) -> int:
@@ -121,9 +125,10 @@ class Programs:
         for tensor in {drop.tensor for drop in drops} | {tensor for _, tensor in reruns.sources}:
             gaps[tensor] = self._gaps_of(tensor, uses[tensor], stays[tensor])
         spans = [(i, *span) for i, own in enumerate(stays) for span in own]
-        spans += [(tensor, kernel, kernel + 1) for kernel, tensor in reruns.scratch]
-        scratch, fresh, gone = self._memory(spans)
-        found = list(chain.from_iterable(gaps))
+        again = reruns.most_scratch_bytes()
+        scratch, fresh, gone = self._memory(spans, again)
+        found, numbers = list(chain.from_iterable(gaps)), self.numbers
+        outer = [(tensor, numbers[start], numbers[end - 1]) for tensor, start, end in spans]
         return Program(
             kernels=self._kernels,
             begins=np.concatenate(([0], with_reruns(demand.cycles, drops).cumsum()))[self._kernels],
@@ -131,12 +136,14 @@ class Programs:
             scratch=scratch,
             fresh=fresh,
             gone=gone,
-            ahead=self._ahead(reruns.live_bytes.tolist()),
+            ahead=self._ahead((reruns.live_bytes + again).tolist()),
             gaps=found,
             sizes=demand.sizes,
             tiers=_tiers(machine, found, demand.sizes, len(fresh)),
             capacity_bytes=machine.gpu_bytes // machine.page_bytes * machine.page_bytes,
             drops=drops,
+            stays=[(tensor, first, last) for tensor, first, last in outer if first != last],
+            lasting=[tensor for tensor, lasts in enumerate(self._lasts) if lasts and uses[tensor]],
         )
 
     def _gaps_of(self, tensor: int, uses: Iterable[int], stays: Iterable[tuple[int, int]]) -> list[Gap]:
@@ -154,17 +161,20 @@ class Programs:
                     found.append(Gap(tensor, last + 1, later, tasks[0], writer, not written))
         return found
 
-    def _memory(self, spans: Sequence[tuple[int, int, int]]) -> tuple[Integers, Integers, Integers]:
+    def _memory(
+        self, spans: Sequence[tuple[int, int, int]], again: Integers
+    ) -> tuple[Integers, Integers, Integers]:
         """Return the bytes of each task that only it has, that it makes, and that nobody needs after it.
 
-        A span is a tensor, the first kernel for which it has contents, and the kernel after the last one.
+        A span is a tensor, the first kernel for which it has contents, and the kernel after the last one;
+        ``again`` are bytes of each kernel besides.
         """
         tensors, starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 3).T
         numbers, sizes, kernels = np.array(self.numbers), np.array(self._demand.sizes)[tensors], self._kernels
         firsts, lasts = numbers[starts], numbers[ends - 1]
         inner, outer, count = firsts == lasts, firsts != lasts, kernels[-1] + 1
         within = _sums(starts[inner], sizes[inner], count) - _sums(ends[inner], sizes[inner], count)
-        scratch = np.maximum.reduceat(within.cumsum()[:-1], kernels[:-1])
+        scratch = np.maximum.reduceat(within.cumsum()[:-1] + again, kernels[:-1])
         fresh, gone = (_sums(tasks[outer], sizes[outer], len(scratch)) for tasks in (firsts, lasts))
         return scratch, fresh, gone
 
