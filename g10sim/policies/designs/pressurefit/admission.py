@@ -22,17 +22,17 @@ class Admission(JobPolicy):
     """
 
     def __init__(self, trace: Trace, fitted: Fitted, note: str) -> None:
-        program, tasks = fitted.program, fitted.program.tasks
+        program, arrivals, tasks = fitted.program, fitted.replay.arrivals, fitted.program.tasks
         self._asked, self._left = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         self._tiers, self._ahead = program.tiers, program.ahead
         moves = [Planned(drop.start, Drop(drop.tensor)) for drop in program.drops]
         for tensor, death in enumerate(trace.deaths):
             if trace.uses[tensor] and not trace.tensors[tensor].persistent:
                 moves.append(Planned(death, Free(tensor)))
-        for number in sorted(fitted.replay.arrivals, key=lambda number: (program.gaps[number].end, number)):
+        for number in filter(arrivals.__contains__, program.first_due):
             gap = program.gaps[number]
             self._left[program.kernels[(gap.start - 1) % tasks + 1] - 1].append(gap.tensor)
-            self._asked[program.kernels[fitted.replay.arrivals[number] % tasks]].append(gap.tensor)
+            self._asked[program.kernels[arrivals[number] % tasks]].append(gap.tensor)
         self.plan = MigrationPlan.ordered(moves, "pressurefit")
         self.note = note
         away = (gap.tensor for gap in program.gaps if gap.end >= tasks)

@@ -33,7 +33,7 @@ class Replay:
         lasting = int(program.needed[0] - program.scratch[0] - program.fresh[0])
         self._free = program.capacity_bytes - lasting
         self._queue = deque[int]()
-        for number in sorted(arrivals, key=lambda number: (program.gaps[number].end, number)):
+        for number in filter(arrivals.__contains__, program.first_due):
             gap = program.gaps[number]
             self._leaving[gap.start % count].append(number)
             self._asked[arrivals[number] % count].append(number)

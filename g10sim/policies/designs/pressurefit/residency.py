@@ -116,7 +116,7 @@ class Residency:
 def _order(program: Program, stall_first: bool) -> Integers:
     """Return the gaps, best first: as if all were clean, and as many more numbers as if none was."""
     gaps, times = program.gaps, np.array(program.times)
-    starts, ends = np.array([gap.start for gap in gaps]), np.array([gap.end for gap in gaps])
+    starts, ends = np.array([gap.start for gap in gaps]), np.array(program.ends)
     firsts = np.array([gap.first for gap in gaps])
     same = starts - ends, np.negative(program.gap_sizes), -firsts, ends < program.tasks
     copies = np.concatenate((program.cycles_in, np.add(program.cycles_in, program.cycles_out)))

@@ -75,6 +75,21 @@ class Program:
         return [*self.begins[:-1].tolist(), *(self.begins + self.begins[-1]).tolist()]
 
     @cached_property
+    def ends(self) -> list[int]:
+        """Tasks at which all gaps end."""
+        return [gap.end for gap in self.gaps]
+
+    @cached_property
+    def first_due(self) -> list[int]:
+        """Gaps by their ends, the first one first."""
+        return sorted(range(len(self.gaps)), key=self.ends.__getitem__)
+
+    @cached_property
+    def last_due(self) -> list[int]:
+        """Gaps by their ends, the last one first."""
+        return sorted(range(len(self.gaps)), key=lambda number: -self.ends[number])
+
+    @cached_property
     def gap_sizes(self) -> list[int]:
         """Bytes that all gaps give room."""
         return [self.sizes[gap.tensor] for gap in self.gaps]
@@ -210,13 +225,19 @@ def _tiers(
     machine: PlannedMachine, gaps: Sequence[Gap], sizes: Sequence[int], tasks: int
 ) -> list[PlannedTier]:
     """Return where each tensor lies when it is away: the first tier with room for all that may be there."""
-    found, away = [machine.tiers[-1]] * len(sizes), np.zeros((len(machine.tiers), tasks), dtype=np.int64)
+    found, tiers = [machine.tiers[-1]] * len(sizes), machine.tiers[:-1]
+    away, lasting, most = np.zeros((len(tiers), tasks), dtype=np.int64), [0] * len(tiers), [0] * len(tiers)
     for tensor, group in groupby(gaps, attrgetter("tensor")):
         own = list(group)
-        span = slice(None) if own[-1].end >= tasks else slice(own[0].start, own[-1].end)
-        for tier, there in zip(machine.tiers[:-1], away, strict=False):
-            if there[span].max() + sizes[tensor] <= tier.capacity_bytes:
+        lasts, there = own[-1].end >= tasks, away[:, own[0].start : own[-1].end]
+        for number, tier in enumerate(tiers):
+            peak = sizes[tensor] + (most[number] if lasts else int(there[number].max()))
+            if peak + lasting[number] <= tier.capacity_bytes:
                 found[tensor] = tier
-                there[span] += sizes[tensor]
+                if lasts:
+                    lasting[number] += sizes[tensor]
+                else:
+                    there[number] += sizes[tensor]
+                    most[number] = max(most[number], peak)
                 break
     return found
