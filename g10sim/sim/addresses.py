@@ -7,7 +7,7 @@ from itertools import chain
 from operator import attrgetter
 
 from g10sim.sim.address_map import AddressMap, Sides
-from g10sim.trace.model import Kernel, Trace
+from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each, named
 
 
@@ -36,9 +36,10 @@ class OwnAddresses:
     def leave(self, kernel: int) -> None:
         """Note which tensors are dead when a kernel has ended."""
 
-    def sides(self, kernel: Kernel) -> Sides:
+    def sides(self, kernel: int) -> Sides:
         """Return the ranges that a kernel reads, and those that it writes."""
-        return kernel.inputs, kernel.outputs
+        found = self.trace.kernels[kernel]
+        return found.inputs, found.outputs
 
     def touched(self) -> Sequence[tuple[int, ...]]:
         """Return the ranges that each kernel needs on the GPU, those that it reads first."""
@@ -103,9 +104,9 @@ class PooledAddresses(OwnAddresses):
             for place in self._map.ranges[number]:
                 self._owner[place] = tensor
 
-    def sides(self, kernel: Kernel) -> Sides:
+    def sides(self, kernel: int) -> Sides:
         """Return the ranges that a kernel reads, and those that it writes."""
-        return self._map.sides[kernel.id]
+        return self._map.sides[kernel]
 
     def touched(self) -> Sequence[tuple[int, ...]]:
         """Return the ranges that each kernel needs on the GPU, those that it reads first."""

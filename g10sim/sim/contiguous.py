@@ -214,7 +214,7 @@ class WholeFetching(Fetching):
 
     def fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Ask for what is missing, and again for what leaves meanwhile, until all is there."""
-        tensors = self.tensors[execution.kernel.id]
+        tensors = self.tensors[execution.kernel]
         if self._memory.awaits:
             yield from self.synchronize(waits)
         self._demanded.clear()

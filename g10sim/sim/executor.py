@@ -9,7 +9,7 @@ from typing import Any
 
 from simpy import Event
 
-from g10sim.hardware.faults import ProfiledFaultCost
+from g10sim.hardware.faults import FaultCount, ProfiledFaultCost
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.interface.plan import Planned
@@ -31,7 +31,7 @@ from g10sim.sim.stages.in_place import InPlace
 from g10sim.sim.stages.recomputation import Recomputation
 from g10sim.sim.stages.working_set import check_working_sets, count_faults, dominant_reason, released_after
 from g10sim.sim.view import make_view
-from g10sim.trace.model import Device, Kernel
+from g10sim.trace.model import Kernel
 
 
 class JobRun:
@@ -41,10 +41,12 @@ class JobRun:
         job, machine, memory, behaviour = context.job, context.machine, context.memory, context.behaviour
         trace, executed, clock = job.trace, context.executed, machine.system.gpu.clock
         self.context, self.job, self.memory, self.addresses = context, job, memory, context.addresses
-        self._executed, self._number, self._machine = executed, context.number, machine
+        self._number, self._machine = context.number, machine
         self._fabric, self._clock, self._behaviour = context.fabric, context.fabric.clock, behaviour
         self._transfers = context.fabric.transfers
-        self._recomputation = Recomputation(trace)
+        self._kernels, self._recomputation = executed.kernels, Recomputation(trace)
+        self._launched = frozenset(one.id for one in (*trace.cpu_kernels, *trace.link_kernels))
+        self._nothing = FaultCount([0] * len(memory.pages))
         is_profiled, ticks = behaviour.fault_cost == "profiled", executed.ticks_per_second
         self._fault_cost = ProfiledFaultCost(machine.system, ticks) if is_profiled else None
         self._durations = executed.durations_cycles(clock)
@@ -147,14 +149,13 @@ class JobRun:
         self._replan(iteration)
         if iteration == 1 and self.context.policy.requirements.keeps_mappings:
             self.memory.stay_mapped()
-        for kernel in self._executed.kernels:
-            moves = self._moves[kernel.id]
-            if kernel.id == 0 and iteration > 0:
+        for kernel, moves in enumerate(self._moves[:-1]):
+            if kernel == 0 and iteration > 0:
                 moves = self._moves[-1] + moves
             start, waits = self._clock.cycle, WaitLog()
             if self._beside.may_wait:
-                yield from self._beside.let(iteration, kernel, waits)
-            if kernel.device is not Device.GPU:
+                yield from self._beside.let(iteration, self._kernels[kernel], waits)
+            if kernel in self._launched:
                 self._launch(iteration, kernel, start, waits, moves)
                 continue
             if self._working_sets is not None:
@@ -196,7 +197,7 @@ class JobRun:
     def _launch(
         self,
         iteration: int,
-        kernel: Kernel,
+        kernel: int,
         start: int,
         waits: WaitLog,
         moves: Iterable[Planned],
@@ -206,9 +207,9 @@ class JobRun:
             self._begin(iteration, kernel, moves)
             execution = self._execution(iteration, kernel, start)
             execution.stalls = waits.charge(self._clock.cycle - start, StallReason.CPU)
-            self._beside.launch(iteration, kernel)
+            self._beside.launch(iteration, self._kernels[kernel])
             self._recomputation.kernel_ended(kernel)
-            self.addresses.leave(kernel.id)
+            self.addresses.leave(kernel)
             self._react_at_end()
         self._ledger.close_kernel(execution, self._clock.cycle, self._transfers.busy_cycles(self._number))
 
@@ -233,7 +234,7 @@ class JobRun:
         if plan is not None:
             self._moves = moves_by_kernel(plan, self.job.trace, self._machine.tiers)
 
-    def _reserve(self, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
+    def _reserve(self, kernel: int, waits: WaitLog) -> Generator[Event, Any, None]:
         """Wait until this kernel's working set fits next to those of other jobs' kernels.
 
         No other job takes the space of whole tensors away.
@@ -243,27 +244,27 @@ class JobRun:
             yield self._working_sets.request(self._working_set_pages(kernel))
             waits.add(StallReason.ALLOCATION, self._clock.cycle - since)
 
-    def _give_up_working_set(self, kernel: Kernel) -> None:
+    def _give_up_working_set(self, kernel: int) -> None:
         """Let kernels of other jobs have the memory that this kernel's working set fills."""
         if self._working_sets is not None:
             with self._alter():
                 self.memory.hold(frozenset())
             self._working_sets.release(self._working_set_pages(kernel))
 
-    def _recompute(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
+    def _recompute(self, iteration: int, kernel: int, waits: WaitLog) -> Generator[Event, Any, None]:
         """Run the kernels again whose dropped results a kernel that is about to start reads."""
-        again = self._recomputation.needed_by(kernel)
+        again = self._recomputation.needed_by(self._kernels[kernel])
         if not again:
             return
         self._give_up_working_set(kernel)
         for producer, left in again:
             yield from self._beside.let_again(producer, waits)
-            yield from self._reserve(producer, waits)
+            yield from self._reserve(producer.id, waits)
             yield from self._run_again(iteration, producer, waits)
             if self._releases:
                 with self._alter():
                     self._migrator.release(left)
-            self._give_up_working_set(producer)
+            self._give_up_working_set(producer.id)
         yield from self._reserve(kernel, waits)
         with self._alter():
             self._hold(kernel)
@@ -271,72 +272,75 @@ class JobRun:
     def _run_again(self, iteration: int, producer: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
         duration = self._durations[producer.id]
         with self._alter():
-            self._hold(producer)
-        execution = self._execution(iteration, producer, self._clock.cycle)
+            self._hold(producer.id)
+        execution = self._execution(iteration, producer.id, self._clock.cycle)
         if not self._fetching.has_all():
             yield from self._fetching.fetch(execution, waits)
-        self._start(execution)
+        self._check_start(producer.id)
         since = self._clock.cycle
         self._recomputation.dropped.difference_update(producer.outputs)
-        computed, done = yield from self._compute(producer, duration)
+        computed, done = yield from self._compute(producer.id, duration)
         waits.add(StallReason.RECOMPUTATION, duration)
         waits.add(self._slower, computed - since - duration)
         waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
 
-    def _hold(self, kernel: Kernel) -> None:
+    def _hold(self, kernel: int) -> None:
         """Keep a kernel's working set on the GPU from now on."""
         memory = self.memory
-        memory.hold(frozenset(self._tensors[kernel.id]))
+        memory.hold(frozenset(self._tensors[kernel]))
         if self._behaviour.running_tensors == "pinned":
-            for tensor in self._tensors[kernel.id]:
+            for tensor in self._tensors[kernel]:
                 if memory.moving[tensor]:
                     memory.cancel_eviction(tensor)
 
-    def _working_set_pages(self, kernel: Kernel) -> int:
-        return sum(self.memory.sizes[tensor] for tensor in self._tensors[kernel.id])
+    def _working_set_pages(self, kernel: int) -> int:
+        return sum(self.memory.sizes[tensor] for tensor in self._tensors[kernel])
 
-    def _begin(self, iteration: int, kernel: Kernel, moves: Iterable[Planned]) -> None:
+    def _begin(self, iteration: int, kernel: int, moves: Iterable[Planned]) -> None:
         """Let plan and policy act before a kernel starts."""
         memory = self.memory
-        memory.protect(frozenset())
+        if memory.protected:
+            memory.protect(frozenset())
         memory.bring_in()
-        if reclaimed := self.addresses.enter(kernel.id):
+        if reclaimed := self.addresses.enter(kernel):
             memory.touch(*reclaimed)
-        self._view.enter(iteration, kernel.id)
-        self._recomputation.kernel_starts(kernel)
+        self._view.enter(iteration, kernel)
+        self._recomputation.next_kernel = kernel
         self._computes_since = None
         self._hold(kernel)
-        self._delayed.enter(iteration, kernel.id)
+        self._delayed.enter(iteration, kernel)
         if moves:
             self._migrator.perform(self._delayed.hold(moves))
         if self._reacts:
             self._reactions.react("on_kernel_start")
         if self._behaviour.recency == "use":
-            memory.touch(*self._tensors[kernel.id])
+            memory.touch(*self._tensors[kernel])
 
     def _execute(
-        self, iteration: int, kernel: Kernel, start: int, waits: WaitLog
+        self, iteration: int, kernel: int, start: int, waits: WaitLog
     ) -> Generator[Event, Any, None]:
         """Wait for the working set, then compute."""
-        execution = self._execution(iteration, kernel, start)
+        has_all = self._fetching.has_all()
+        execution = self._execution(iteration, kernel, start, lacks_none=has_all and self._whole is None)
         duration = execution.duration
         since = self._clock.cycle
         end = since + duration
-        if not self._fetching.has_all():
+        if not has_all:
             extra = 0
             if self._fault_cost is not None:
-                sides = execution.inputs, execution.outputs
-                extra = self._fault_cost.cycles(duration, kernel.fault_profile, *sides)
+                profile, sides = self._kernels[kernel].fault_profile, (execution.inputs, execution.outputs)
+                extra = self._fault_cost.cycles(duration, profile, *sides)
             yield from self._fetching.fetch(execution, waits)
             since, end = self._clock.cycle, self._fetching.end(execution, extra)
-        self._start(execution)
+            execution.busy_at_compute = self._transfers.busy_cycles(self._number)
+        self._check_start(kernel)
         self._computes_since = since
         computed, done = yield from self._compute(kernel, end - since)
         with self._alter():
             waits.add(self._slower, computed - end)
             waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
-            self._measured[kernel.id] = computed - since
-            self._own[kernel.id] = end - since
+            self._measured[kernel] = computed - since
+            self._own[kernel] = end - since
             if stall := done - start - duration:
                 rest = dominant_reason(self.memory, execution.inputs, execution.outputs)
                 execution.stalls = waits.charge(stall, rest)
@@ -349,21 +353,19 @@ class JobRun:
         self._ledger.close_kernel(execution, done, busy)
         self._give_up_working_set(kernel)
         if self.context.exchange is not None:
-            self.context.exchange.kernel_ended(iteration, kernel.id)
+            self.context.exchange.kernel_ended(iteration, kernel)
 
-    def _start(self, execution: Execution) -> None:
-        """Note the state in which a kernel begins to compute."""
-        execution.busy_at_compute = self._transfers.busy_cycles(self._number)
+    def _check_start(self, kernel: int) -> None:
+        """Check the state in which a kernel begins to compute, where somebody checks."""
         if self._machine.checker is not None:
-            seen = self.addresses.trace.kernels[execution.kernel.id]
-            self._machine.checker.kernel_starts(self.memory, seen)
+            self._machine.checker.kernel_starts(self.memory, self.addresses.trace.kernels[kernel])
 
-    def _compute(self, kernel: Kernel, cycles: int) -> Generator[Event, Any, tuple[int, int]]:
+    def _compute(self, kernel: int, cycles: int) -> Generator[Event, Any, tuple[int, int]]:
         """Let the GPU compute for that many cycles of this job's, next to what the kernel uses where it lies.
 
         Returns when it has computed, and when all is done.
         """
-        used = self._in_place.begin(kernel.id) if self.memory.in_place else []
+        used = self._in_place.begin(kernel) if self.memory.in_place else []
         yield from self._gpu.compute.run(self._number, cycles, self.job.priority)
         computed = self._clock.cycle
         if not used:
@@ -373,15 +375,15 @@ class JobRun:
         self._in_place.end(kernel)
         return computed, self._clock.cycle
 
-    def _finish(self, kernel: Kernel) -> None:
+    def _finish(self, kernel: int) -> None:
         """Release what died with a kernel, then let the policy act."""
         self.memory.bring_in()
         if self.memory.keeps_copies:
-            for tensor in kernel.outputs:
+            for tensor in self._kernels[kernel].outputs:
                 self.memory.written(self.addresses.held(tensor))
-        self._migrator.release(self._dying[kernel.id])
-        self.memory.end_kernel(kernel.id)
-        self.addresses.leave(kernel.id)
+        self._migrator.release(self._dying[kernel])
+        self.memory.end_kernel(kernel)
+        self.addresses.leave(kernel)
         self._react_at_end()
 
     def _react_at_end(self) -> None:
@@ -389,11 +391,14 @@ class JobRun:
             self.memory.hold(frozenset())
             self._reactions.react("on_kernel_end")
 
-    def _execution(self, iteration: int, kernel: Kernel, start: int) -> Execution:
-        read, written = self.addresses.sides(kernel) if kernel.device is Device.GPU else ((), ())
-        inputs, outputs = count_faults(read, written, self.memory)
-        execution = Execution(iteration, kernel, start, self._durations[kernel.id], inputs, outputs)
-        moving = self.memory.moving
-        execution.in_transfer_pages = sum([moving[tensor] for tensor in self._tensors[kernel.id]])
-        execution.busy_at_start = self._transfers.busy_cycles(self._number)
+    def _execution(self, iteration: int, kernel: int, start: int, *, lacks_none: bool = False) -> Execution:
+        """Return an execution that begins; pages that fault or move are counted unless it ``lacks_none``."""
+        busy = self._transfers.busy_cycles(self._number)
+        execution = Execution(iteration, kernel, start, self._durations[kernel], busy, self._nothing)
+        if not lacks_none:
+            moving = self.memory.moving
+            execution.in_transfer_pages = sum([moving[tensor] for tensor in self._tensors[kernel]])
+            if kernel not in self._launched:
+                sides = self.addresses.sides(kernel)
+                execution.inputs, execution.outputs = count_faults(*sides, self.memory)
         return execution

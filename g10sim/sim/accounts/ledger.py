@@ -18,24 +18,27 @@ from g10sim.records import (
 )
 from g10sim.sim.accounts.repetition import Repetition, Snapshot
 from g10sim.sim.context import JobContext
-from g10sim.trace.model import Kernel
 
 
 class Execution:
-    """One execution of a kernel while it happens; times in cycles."""
+    """One execution of a kernel while it happens; times in cycles.
+
+    ``busy`` counts the cycles with transfers in flight before it, ``faults`` what faults on either side.
+    """
 
     def __init__(
         self,
         iteration: int,
-        kernel: Kernel,
+        kernel: int,
         start: int,
         duration: int,
-        inputs: FaultCount,
-        outputs: FaultCount,
+        busy: int,
+        faults: FaultCount,
     ) -> None:
         self.iteration, self.kernel, self.start, self.duration = iteration, kernel, start, duration
-        self.inputs, self.outputs = inputs, outputs
-        self.in_transfer_pages = self.busy_at_start = self.busy_at_compute = self.busy_at_end = 0
+        self.inputs = self.outputs = faults
+        self.in_transfer_pages = 0
+        self.busy_at_start = self.busy_at_compute = self.busy_at_end = busy
         self.stalls: tuple[tuple[StallReason, int], ...] = ()
 
     @property
@@ -96,7 +99,7 @@ class Ledger:
             job=self._job,
             gpu=self._gpu,
             iteration=execution.iteration,
-            kernel=execution.kernel.id,
+            kernel=execution.kernel,
             start=execution.start,
             end=now,
             compute_cycles=execution.duration,

@@ -61,7 +61,7 @@ class Fetching:
 
     def fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Demand what is missing and wait until it is there."""
-        memory, tensors = self._memory, self.tensors[execution.kernel.id]
+        memory, tensors = self._memory, self.tensors[execution.kernel]
         if memory.awaits:
             yield from self.synchronize(waits)
         with self._fabric.alter(self._number):

@@ -42,11 +42,11 @@ class InPlace:
         self._open, self._since = found, now
         return messages
 
-    def end(self, kernel: Kernel) -> None:
+    def end(self, kernel: int) -> None:
         """Note that a kernel has done all that it began."""
         gpu, job, now = self._gpu, self._job, self._fabric.now
         for tier, *sizes in self._open:
-            self._recorder.accessed(AccessRecord(gpu, job, kernel.id, tier, self._since, now, *sizes))
+            self._recorder.accessed(AccessRecord(gpu, job, kernel, tier, self._since, now, *sizes))
 
     def _accesses(self, kernel: Kernel) -> Iterator[tuple[Location, int, int]]:
         """Yield the tiers that a kernel uses tensors in, and the bytes that it reads and writes there."""

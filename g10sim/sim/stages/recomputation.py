@@ -22,19 +22,16 @@ class Recomputation(Recomputability):
         self.drops = 0
         self.next_kernel = 0
 
-    def kernel_starts(self, kernel: Kernel) -> None:
-        """Note which kernel is about to start."""
-        self.next_kernel = kernel.id
-
     def drop(self, tensor: int) -> None:
         """Note that a tensor's contents are dropped."""
         self.dropped.add(tensor)
         self.drops += 1
 
-    def kernel_ended(self, kernel: Kernel) -> None:
+    def kernel_ended(self, kernel: int) -> None:
         """Note what a kernel has written: it need not be computed again."""
-        self.dropped.difference_update(kernel.outputs)
-        self.next_kernel = kernel.id + 1
+        if self.dropped:
+            self.dropped.difference_update(self._trace.kernels[kernel].outputs)
+        self.next_kernel = kernel + 1
 
     def needed_by(self, kernel: Kernel) -> list[tuple[Kernel, list[int]]]:
         """Return the kernels that have to run again before ``kernel`` can, in order.
