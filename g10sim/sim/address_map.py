@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
@@ -26,9 +26,11 @@ _KEPT = 2
 Sides: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stay:
-    """A tensor's block from the start of kernel ``birth`` on; ``birth`` is -1 for a persistent tensor."""
+class _Stay(NamedTuple):
+    """A tensor's block from the start of kernel ``birth`` on; ``birth`` is -1 for a persistent tensor.
+
+    The block has what rounding adds, too.
+    """
 
     tensor: int
     birth: int
@@ -77,10 +79,13 @@ def address_map(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPo
 
 
 def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec) -> AddressMap:
-    stays, chunks = _steady_stays(trace, page_bytes, spec)
-    cuts = sorted({edge for stay in stays for edge in (stay.block.start, stay.block.end)})
+    dying = released_after(trace)
+    stays, chunks = _steady_stays(trace, dying, page_bytes, spec)
+    pages = trace.page_sizes(page_bytes)
+    spans = [(stay.block.start, stay.block.start + pages[stay.tensor]) for stay in stays]
+    cuts = sorted(set(chain.from_iterable(spans)))
     index = {cut: number for number, cut in enumerate(cuts)}
-    covers = [tuple(range(index[stay.block.start], index[stay.block.end])) for stay in stays]
+    covers = [tuple(range(index[start], index[end])) for start, end in spans]
     used = sorted({place for cover in covers for place in cover})
     number_of = {place: number for number, place in enumerate(used)}
     blocks = [Block(cuts[place], cuts[place + 1] - cuts[place]) for place in used]
@@ -97,7 +102,7 @@ def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec
         born=array("q", born),
         sides=sides,
         touched=[touched[one] for one in sides],
-        dying=released_after(trace),
+        dying=dying,
         trace=_mapped(trace, blocks, page_bytes, sides),
         chunks=_shared_chunks(blocks, chunks, max(1, chunk_bytes // page_bytes)),
         num_tensors=len(trace.tensors),
@@ -139,27 +144,31 @@ def _touching(sides: Sequence[Sides], kernel: Kernel) -> Kernel:
     return kernel.with_tensors(*sides[kernel.id], kernel.id)
 
 
-def _steady_stays(trace: Trace, page_bytes: int, spec: CachingPoolSpec) -> tuple[list[_Stay], list[Block]]:
+def _steady_stays(
+    trace: Trace, dying: Sequence[Sequence[int]], page_bytes: int, spec: CachingPoolSpec
+) -> tuple[list[_Stay], list[Block]]:
     """Return every block of an iteration whose addresses repeat, and the allocator's chunks."""
-    pool = CachingPool(_UNLIMITED_PAGES, page_bytes, spec)
-    pages = trace.page_sizes(page_bytes)
+    pool, pages = CachingPool(_UNLIMITED_PAGES, page_bytes, spec), trace.page_sizes(page_bytes)
 
-    def block(tensor: int) -> Block:
+    def stay(tensor: int, birth: int) -> _Stay:
         pool.allocate(tensor, pages[tensor], best_fit)
-        return Block(pool.block(tensor).start, pages[tensor])
+        return _Stay(tensor, birth, pool.block(tensor))
 
     lasting = each(trace.tensors, attrgetter("persistent"))
-    kept = [_Stay(tensor, -1, block(tensor)) for tensor, lasts in enumerate(lasting) if lasts]
-    dying = released_after(trace)
+    kept = [stay(tensor, -1) for tensor, lasts in enumerate(lasting) if lasts]
     stays: list[_Stay] = []
+    grown, blocks = -1, dict[int, Block]()
     for _ in range(_MOST_ITERATIONS):
-        stays, reserved = [], pool.chunk_pages
+        before, stays, reserved = stays, [], pool.chunk_pages
         for kernel, tensors in enumerate(named(trace.kernels, attrgetter("tensors"))):
-            for tensor in tensors:
-                if tensor not in pool:
-                    stays.append(_Stay(tensor, kernel, block(tensor)))
+            chunk_pages = pool.chunk_pages
+            stays += [stay(tensor, kernel) for tensor in tensors if tensor not in pool]
             for tensor in dying[kernel]:
                 pool.release(tensor)
+            if pool.chunk_pages > chunk_pages:
+                grown, blocks = kernel, pool.blocks
+            elif kernel == grown and chunk_pages == reserved and pool.blocks == blocks:
+                return [*kept, *stays, *before[len(stays) :]], pool.chunks  # the rest comes as it came before
         if pool.chunk_pages == reserved:  # all is free again that was before: the next iteration is the same
             break
     return [*kept, *stays], pool.chunks
