@@ -21,7 +21,6 @@ from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.beside.work import WorkBeside
 from g10sim.sim.context import JobContext
 from g10sim.sim.contiguous import WholeFetching, move_in
-from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
 from g10sim.sim.moves.migrator import DelayedMoves, Migrator, moves_by_kernel
 from g10sim.sim.moves.reactions import Reactions
@@ -119,7 +118,7 @@ class JobRun:
         """Run all iterations and leave the GPU empty."""
         shared = None if self._gpu.working_sets is None else self._whole
         if shared is not None:
-            with self._alter():
+            with self._fabric.alter(self._number):
                 move_in(shared, self.job.trace, self.context.policy)
         with self._fabric.alter():
             self._transfers.attach(self._number, self.job.gpu, self.memory, self._victims, self._due)
@@ -131,17 +130,13 @@ class JobRun:
             iteration += 1
         self._delayed.close()
         yield from self._beside.drain()
-        with self._alter():
+        with self._fabric.alter(self._number):
             self._migrator.release_all()
         with self._fabric.alter():
             self._transfers.detach(self._number)
         if shared is not None:
-            with self._alter():
+            with self._fabric.alter(self._number):
                 shared.give_up_scratch()
-
-    def _alter(self) -> Fabric:
-        """Open the door of memory for a ``with`` block."""
-        return self._fabric.alter(self._number)
 
     def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
         self._ledger.open_iteration(self._clock.cycle)
@@ -160,7 +155,7 @@ class JobRun:
                 continue
             if self._working_sets is not None:
                 yield from self._reserve(kernel, waits)
-            with self._alter():
+            with self._fabric.alter(self._number):
                 self._begin(iteration, kernel, moves)
             if self._recomputation.dropped:
                 yield from self._recompute(iteration, kernel, waits)
@@ -203,7 +198,7 @@ class JobRun:
         moves: Iterable[Planned],
     ) -> None:
         """Launch a kernel on the CPU, or a collective, which takes the GPU no time."""
-        with self._alter():
+        with self._fabric.alter(self._number):
             self._begin(iteration, kernel, moves)
             execution = self._execution(iteration, kernel, start)
             execution.stalls = waits.charge(self._clock.cycle - start, StallReason.CPU)
@@ -247,7 +242,7 @@ class JobRun:
     def _give_up_working_set(self, kernel: int) -> None:
         """Let kernels of other jobs have the memory that this kernel's working set fills."""
         if self._working_sets is not None:
-            with self._alter():
+            with self._fabric.alter(self._number):
                 self.memory.hold(frozenset())
             self._working_sets.release(self._working_set_pages(kernel))
 
@@ -262,16 +257,16 @@ class JobRun:
             yield from self._reserve(producer.id, waits)
             yield from self._run_again(iteration, producer, waits)
             if self._releases:
-                with self._alter():
+                with self._fabric.alter(self._number):
                     self._migrator.release(left)
             self._give_up_working_set(producer.id)
         yield from self._reserve(kernel, waits)
-        with self._alter():
+        with self._fabric.alter(self._number):
             self._hold(kernel)
 
     def _run_again(self, iteration: int, producer: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
         duration = self._durations[producer.id]
-        with self._alter():
+        with self._fabric.alter(self._number):
             self._hold(producer.id)
         execution = self._execution(iteration, producer.id, self._clock.cycle)
         if not self._fetching.has_all():
@@ -336,7 +331,7 @@ class JobRun:
         self._check_start(kernel)
         self._computes_since = since
         computed, done = yield from self._compute(kernel, end - since)
-        with self._alter():
+        with self._fabric.alter(self._number):
             waits.add(self._slower, computed - end)
             waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
             self._measured[kernel] = computed - since

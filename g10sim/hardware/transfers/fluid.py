@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
@@ -34,6 +35,7 @@ from g10sim.records import Location, StallReason
 # In bytes and relative to GPU memory, merging is as fine with large pages and in small memories as elsewhere.
 _MERGE_BYTES = MERGE_PAGES * 4096
 _MERGE_SHARE = 64
+_flows = attrgetter("flows")
 
 
 class FluidTransfers(Transfers):
@@ -235,7 +237,7 @@ class FluidTransfers(Transfers):
                 self.settle()
                 self._is_shared = False
                 self.events += 1
-            elif left is None and not any(site.flows for site in self._sites.by_job.values()):
+            elif left is None and not any(map(_flows, self._sites.by_job.values())):
                 for ssd in self._ssds:
                     ssd.advance(now - self._now)
                 self._now = now
