@@ -19,34 +19,27 @@ class Watched:
         raise NotImplementedError
 
     def __init__(self) -> None:
-        self._observers: dict[int, set[int]] = {}
+        self._peaks: dict[int, int] = {}
         self.least_peak = 0
         """Lowest peak of any observer: no more than that in use needs no note."""
 
     def watch(self, observer: int) -> None:
         """Begin to look for the peak again, for one observer."""
-        for peak in [peak for peak, observers in self._observers.items() if observers <= {observer}]:
-            del self._observers[peak]
-        for observers in self._observers.values():
-            observers.discard(observer)
-        self._observers.setdefault(self.used, set()).add(observer)
-        self.least_peak = min(self._observers)
+        self._peaks[observer] = self.used
+        self.least_peak = min(self._peaks.values())
 
     def peak(self, observer: int) -> int:
         """Return the most in use since an observer began to watch."""
-        return next(peak for peak, observers in self._observers.items() if observer in observers)
+        return self._peaks[observer]
 
     def note_peak(self) -> None:
-        """Note how much is in use: those with lower peaks have one in common from then on."""
-        used, found = self.used, self._observers
-        if used <= self.least_peak:
-            return
-        if len(found) == 1:
-            found[used] = found.popitem()[1]
-        elif lower := [found.pop(peak) for peak in list(found) if peak < used]:
-            lower[0].update(found.pop(used, ()), *lower[1:])
-            found[used] = lower[0]
-        self.least_peak = used
+        """Note how much is in use."""
+        used = self.used
+        if used > self.least_peak:
+            self.least_peak = used
+            for observer, peak in self._peaks.items():
+                if peak < used:
+                    self._peaks[observer] = used
 
 
 class Pages(Watched):

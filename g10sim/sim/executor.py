@@ -24,12 +24,12 @@ from g10sim.sim.contiguous import WholeFetching, move_in
 from g10sim.sim.gpu import Gpu, admission_bytes
 from g10sim.sim.moves.migrator import DelayedMoves, Migrator, moves_by_kernel
 from g10sim.sim.moves.reactions import Reactions
-from g10sim.sim.moves.victims import victim_rule
+from g10sim.sim.moves.victims import NominatedVictims, RecencyVictims
 from g10sim.sim.stages.fetching import Fetching
 from g10sim.sim.stages.in_place import InPlace
 from g10sim.sim.stages.recomputation import Recomputation
 from g10sim.sim.stages.working_set import check_working_sets, count_faults, dominant_reason, released_after
-from g10sim.sim.view import make_view
+from g10sim.sim.view import PooledView, View
 from g10sim.trace.model import Kernel
 
 
@@ -52,7 +52,8 @@ class JobRun:
         self._measured = trace.durations_cycles(clock)
         self._own = list(self._measured)
         self._starts = [0, *accumulate(self._measured)]
-        self._view = make_view(context, self._recomputation.dropped, self._measured, self._own)
+        shown, dropped = PooledView if context.addresses.are_shared else View, self._recomputation.dropped
+        self._view = shown(context, dropped, self._measured, self._own)
         stores = None
         if trace.cpu_kernels and isinstance(self._transfers, FluidTransfers):
             stores = HostStores(context, self._transfers)
@@ -83,8 +84,9 @@ class JobRun:
         self._dying = released_after(trace) if self._releases or self._whole else [()] * len(trace.kernels)
         release, make_room = self._migrator.release, self._fetching.make_room
         self._beside = WorkBeside(context, self._dying, release, stores, make_room)
-        nominate = self._reactions.nominate if self._reactions.has("choose_victims") else None
-        self._victims = victim_rule(context, self._recomputation.dropped, self._view, nominate)
+        self._victims = RecencyVictims(context, dropped)
+        if self._reactions.has("choose_victims"):
+            self._victims = NominatedVictims(context, dropped, self._view, self._reactions.nominate)
         self._computes_since: int | None = None
 
     @property
@@ -141,7 +143,10 @@ class JobRun:
     def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
         self._ledger.open_iteration(self._clock.cycle)
         before = self._beside.figures()
-        self._replan(iteration)
+        if self._replans:
+            self._view.enter(iteration, 0)
+            if (plan := self._reactions.replan()) is not None:
+                self._moves = moves_by_kernel(plan, self.job.trace, self._machine.tiers)
         if iteration == 1 and self.context.policy.requirements.keeps_mappings:
             self.memory.stay_mapped()
         for kernel, moves in enumerate(self._moves[:-1]):
@@ -219,15 +224,6 @@ class JobRun:
         left = self._starts[min(use, kernels)] - self._starts[kernel]
         since = now if self._computes_since is None else self._computes_since
         return since + left + self._starts[max(0, use - kernels)]
-
-    def _replan(self, iteration: int) -> None:
-        """Let the policy replace the plan between iterations."""
-        if not self._replans:
-            return
-        self._view.enter(iteration, 0)
-        plan = self._reactions.replan()
-        if plan is not None:
-            self._moves = moves_by_kernel(plan, self.job.trace, self._machine.tiers)
 
     def _reserve(self, kernel: int, waits: WaitLog) -> Generator[Event, Any, None]:
         """Wait until this kernel's working set fits next to those of other jobs' kernels.

@@ -108,11 +108,6 @@ class Fabric:
         """Call after every change of what moves, and as soon as it happens."""
         self._watch = update
 
-    @property
-    def now(self) -> int:
-        """Current cycle."""
-        return self.clock.cycle
-
     def alter(self, job: int | None = None) -> Fabric:
         """Open the door for a ``with`` block that changes memory: that of a job, or of several (None).
 

@@ -21,16 +21,11 @@ def kernels_to_next_use(trace: Trace, tensor: int, kernel: int) -> int:
     return 2 * kernels
 
 
-def make_view(
-    context: JobContext, dropped: Container[int], measured: Sequence[int], own: Sequence[int]
-) -> View:
-    """Return the view of one job; ``measured`` and ``own`` are its kernels' cycles so far."""
-    kind = PooledView if context.addresses.are_shared else View
-    return kind(context, dropped, measured, own)
-
-
 class View:
-    """Implements ``g10sim.policies.interface.policy.PolicyView`` for one job."""
+    """Implements ``g10sim.policies.interface.policy.PolicyView`` for one job.
+
+    ``measured`` and ``own`` are the cycles of its kernels so far.
+    """
 
     def __init__(
         self, context: JobContext, dropped: Container[int], measured: Sequence[int], own: Sequence[int]

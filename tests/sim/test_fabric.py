@@ -122,7 +122,7 @@ def test_those_who_wait_may_change_memory_when_they_look():
     waiting = bench.fabric.until(done, lambda: "")
     bench.fabric.clock.run()
     assert waiting.triggered
-    assert bench.fabric.now == 4000
+    assert bench.fabric.clock.cycle == 4000
 
 
 def test_phases_of_a_cycle_follow_each_other():
@@ -235,7 +235,7 @@ def test_a_wait_that_changes_memory_as_it_ends_shares_links_once_more():
     fabric = scripted(10)
 
     def done():
-        if fabric.now < 10:
+        if fabric.clock.cycle < 10:
             return False
         with fabric.alter(3):
             pass
@@ -251,10 +251,10 @@ def test_transfers_have_no_timer_while_nobody_waits():
     with fabric.alter():
         pass
     fabric.clock.run()
-    assert (fabric.now, fabric.transfers.visits) == (0, [0])
+    assert (fabric.clock.cycle, fabric.transfers.visits) == (0, [0])
     fabric.until(lambda: len(fabric.transfers.changes) < 2, lambda: "")
     fabric.clock.run()
-    assert (fabric.now, fabric.transfers.visits) == (10, [0, 0, 10])
+    assert (fabric.clock.cycle, fabric.transfers.visits) == (10, [0, 0, 10])
 
 
 @pytest.mark.parametrize(("busy_at", "events"), [([], 2), ([15], 4), ([20], 4), ([5, 30], 5)])
@@ -264,8 +264,8 @@ def test_time_goes_from_change_to_change_without_events_where_nothing_else_happe
         Timer(fabric.clock, Phase.KERNELS, cycle, lambda timer: None)
 
     def done():
-        looked.append(fabric.now)
-        return fabric.now == 30
+        looked.append(fabric.clock.cycle)
+        return fabric.clock.cycle == 30
 
     fabric.until(done, lambda: "")
     steps = 0

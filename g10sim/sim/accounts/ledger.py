@@ -91,7 +91,11 @@ class Ledger:
         if self._recorder.wants_memory:
             self._recorder.memory(now, self._gpu, self._memory)
         if self._recorder.wants_kernels or self._checker is not None:
-            self._write(self._record(execution, now, overlap, in_flight))
+            record = self._record(execution, now, overlap, in_flight)
+            if self._recorder.wants_kernels:
+                self._recorder.kernels.append(record)
+            if self._checker is not None:
+                self._checker.kernel_ended(record)
 
     def _record(self, execution: Execution, now: int, overlap: int, in_flight: int) -> KernelRecord:
         inputs, outputs, tiers = execution.inputs, execution.outputs, self._memory.kinds
@@ -130,12 +134,6 @@ class Ledger:
             for now, then in ((traffic.moved_in, before.moved_in), (traffic.moved_out, before.moved_out))
         ]
         return _labelled(traffic_columns(memory.kinds), sizes)
-
-    def _write(self, record: KernelRecord) -> None:
-        if self._recorder.wants_kernels:
-            self._recorder.kernels.append(record)
-        if self._checker is not None:
-            self._checker.kernel_ended(record)
 
     def close_iteration(
         self,

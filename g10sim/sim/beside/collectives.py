@@ -72,7 +72,7 @@ class Launches:
         """Keep when a kernel was launched, began and has ended, if somebody asked for it."""
         if self._recorder.wants_kernels:
             facts = self._number, self._gpu, iteration, kernel.id
-            records.append(BesideRecord(*facts, launch, start, self._fabric.now))
+            records.append(BesideRecord(*facts, launch, start, self._fabric.clock.cycle))
 
 
 class Collectives(Launches):
@@ -137,7 +137,7 @@ class Collectives(Launches):
 
     def _run(self, iteration: int, launched: Launched, peers: Peers) -> Generator[Event, Any, None]:
         """SimPy process: one collective."""
-        kernel, launch = launched.kernel, self._fabric.now
+        kernel, launch = launched.kernel, self._fabric.clock.cycle
         yield from launched.after
         if not self._bring(kernel):
             waits = partial(self._describe_wait, kernel)

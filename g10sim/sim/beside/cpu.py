@@ -123,7 +123,7 @@ class CpuKernels(Launches):
     @property
     def busy_cycles(self) -> int:
         """Cycles so far during which a kernel of the job computed on the CPU."""
-        return self._busy + (self._fabric.now - self._since if self._since >= 0 else 0)
+        return self._busy + (self._fabric.clock.cycle - self._since if self._since >= 0 else 0)
 
     def blocker(self, kernel: Kernel) -> Event | None:
         """Return the end of what a kernel waits for before it starts or is launched, if there is any.
@@ -187,7 +187,7 @@ class CpuKernels(Launches):
 
     def _run(self, iteration: int, launched: Launched, before: Event | None) -> Generator[Event, Any, None]:
         """SimPy process: one execution of a kernel."""
-        launch, cpu = self._fabric.now, self._machine.cpus[self._socket]
+        launch, cpu = self._fabric.clock.cycle, self._machine.cpus[self._socket]
         kernel, exchange = launched.kernel, self._exchange
         arrival = exchange.arrival(iteration, kernel.id) if exchange is not None else None
         if arrival is not None:
@@ -200,7 +200,7 @@ class CpuKernels(Launches):
         if before is not None:
             yield before
         yield cpu.request(1)
-        self._since = start = self._fabric.now
+        self._since = start = self._fabric.clock.cycle
         self._check(kernel)
         yield from self._compute(kernel)
         self._check(kernel)
@@ -218,13 +218,13 @@ class CpuKernels(Launches):
         cycles = self._trace.cpu_cycles(kernel, clock, self._spec.optimizer_rate)
         if self._spec.memory_bandwidth is not None:
             cycles = max(cycles, -(-moved * clock // self._spec.memory_bandwidth))
-        end, limit = self._fabric.now + cycles, -(-moved * clock // cycles) if cycles else 0
+        end, limit = self._fabric.clock.cycle + cycles, -(-moved * clock // cycles) if cycles else 0
         if moved and self._transfers.topology.memory(self._gpu):
             with self._fabric.alter():
                 used = self._transfers.use_host(self._gpu, moved, limit)
             yield self._fabric.until(lambda: used.is_done, lambda: _ENDLESS)
-        if self._fabric.now < end:
-            yield self._fabric.clock.timeout(end - self._fabric.now)
+        if self._fabric.clock.cycle < end:
+            yield self._fabric.clock.timeout(end - self._fabric.clock.cycle)
 
     def _used_bytes(self, kernel: Kernel) -> int:
         """Return the bytes of a kernel's inputs, as often as it reads them, and of its outputs."""

@@ -123,7 +123,7 @@ class GradientExchange:
             if not self._queue:
                 self._idle = self._clock.event()
                 yield self._idle
-            (rounds, finish), start = self._queue.popleft(), self._fabric.now
+            (rounds, finish), start = self._queue.popleft(), self._fabric.clock.cycle
             for links_and_sizes in rounds:
                 with self._fabric.alter():
                     sent = [self._transfers.send(links, size) for links, size in links_and_sizes]
@@ -197,7 +197,7 @@ class StageTransfers:
         return ended
 
     def _send(self, ends: _Ends, ended: Event) -> Generator[Event, Any, None]:
-        start, links = self._fabric.now, self._transfers.topology.between(ends.source, ends.target)
+        start, links = self._fabric.clock.cycle, self._transfers.topology.between(ends.source, ends.target)
         with self._fabric.alter():
             message = self._transfers.send(links, ends.size_bytes)
         yield self._fabric.until(lambda: message.is_done, lambda: _NO_TRANSFER)

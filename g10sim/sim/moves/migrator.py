@@ -205,7 +205,6 @@ class DelayedMoves:
         self._uses, self._kernels = trace.uses, len(trace.kernels)
         self._migrator, self._fabric, self._clock = migrator, fabric, fabric.clock
         self._position = 0
-        self._is_open = True
         self._pending: dict[Event, tuple[int, Move]] = {}
 
     def state(self) -> Hashable:
@@ -229,12 +228,11 @@ class DelayedMoves:
 
     def close(self) -> None:
         """Drop all moves that are not due yet: the job ends."""
-        self._is_open = False
+        self._pending.clear()
 
     def _set_timer(self, planned: Planned, since: int) -> None:
         def ring(timer: Event) -> None:
-            del self._pending[timer]
-            if self._is_open and not self._is_void(planned.move, since):
+            if self._pending.pop(timer, None) is not None and not self._is_void(planned.move, since):
                 with self._fabric.alter():
                     self._migrator.perform((planned.move,))
 

@@ -131,15 +131,3 @@ class NominatedVictims(RecencyVictims):
                 f"allowed: tensors that it does not need{self._place}"
             )
         return self._addresses.held(tensor)
-
-
-def victim_rule(
-    context: JobContext,
-    dropped: Container[int],
-    view: PolicyView,
-    nominate: Callable[[], Iterable[int]] | None,
-) -> RecencyVictims:
-    """Return a job's rule; ``nominate`` asks its policy, if that names victims."""
-    if nominate is None:
-        return RecencyVictims(context, dropped)
-    return NominatedVictims(context, dropped, view, nominate)

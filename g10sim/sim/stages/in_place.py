@@ -27,7 +27,7 @@ class InPlace:
 
     def begin(self, kernel: int) -> list[Message]:
         """Start what a kernel reads and writes where it lies; returns what is on its way."""
-        transfers, traffic, now = self._fabric.transfers, self._memory.traffic, self._fabric.now
+        transfers, traffic, now = self._fabric.transfers, self._memory.traffic, self._fabric.clock.cycle
         if not isinstance(transfers, FluidTransfers):
             raise InvariantError("a kernel uses tensors where they lie without transfers that can do it")
         found = list(self._accesses(self._kernels[kernel]))
@@ -44,7 +44,7 @@ class InPlace:
 
     def end(self, kernel: int) -> None:
         """Note that a kernel has done all that it began."""
-        gpu, job, now = self._gpu, self._job, self._fabric.now
+        gpu, job, now = self._gpu, self._job, self._fabric.clock.cycle
         for tier, *sizes in self._open:
             self._recorder.accessed(AccessRecord(gpu, job, kernel, tier, self._since, now, *sizes))
 
