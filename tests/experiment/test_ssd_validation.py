@@ -39,6 +39,7 @@ def test_every_row_is_compared(comparisons):
     }
 
 
+@pytest.mark.nightly
 def test_data_that_dies_as_a_whole_is_never_copied(comparisons):
     whole = ("A seq", "B seq", "ext16M", "ext32M", "ext64M", "ext128M", "ext256M", "periodic")
     rows = [
@@ -52,6 +53,7 @@ def test_data_that_dies_as_a_whole_is_never_copied(comparisons):
     assert {one.modelled for one in rows} == {1.0}
 
 
+@pytest.mark.nightly
 def test_concurrent_reads_keep_their_rate(comparisons):
     deep = [one for one in comparisons if one.table == "mixed_read_write" and one.limit is not None]
     reads = [one for one in deep if one.quantity == "read GB/s"]
@@ -59,6 +61,7 @@ def test_concurrent_reads_keep_their_rate(comparisons):
     assert all(one.modelled == pytest.approx(one.measured, rel=0.05) for one in reads)
 
 
+@pytest.mark.nightly
 def test_the_page_shows_what_the_model_says_now(comparisons, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "generate"))
     import flash_page
