@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -28,21 +29,18 @@ class Replay:
 
     def __init__(self, program: Program, residency: Residency, arrivals: Arrivals) -> None:
         self._program, count, self.arrivals = program, program.tasks, dict(arrivals)
-        self._leaving, self._asked, self._due = ([list[int]() for _ in range(count)] for _ in range(3))
-        self._clean, self._places = residency.clean, [gap.end % count for gap in program.gaps]
-        lasting = int(program.needed[0] - program.scratch[0] - program.fresh[0])
-        self._free = program.capacity_bytes - lasting
-        self._queue = deque[int]()
-        for number in filter(arrivals.__contains__, program.first_due):
-            gap = program.gaps[number]
-            self._leaving[gap.start % count].append(number)
+        self._clean, self._places = residency.clean, [end % count for end in program.ends]
+        due = list(filter(arrivals.__contains__, program.first_due))
+        self._leaving = _ByTask(due, [program.gaps[number].start % count for number in due], count)
+        self._due = _ByTask(due, [self._places[number] for number in due], count)
+        self._asked = defaultdict[int, list[int]](list)
+        for number in due:
             self._asked[arrivals[number] % count].append(number)
-            self._due[self._places[number]].append(number)
-            if gap.start < count <= gap.end:
-                self._free += program.gap_sizes[number]
-                if arrivals[number] < count:
-                    self._queue.append(number)
-        self._missing, self._ready = list(map(len, self._due)), [0.0] * count
+        away = [number for number in due if program.gaps[number].start < count <= program.ends[number]]
+        lasting = int(program.needed[0] - program.scratch[0] - program.fresh[0])
+        self._free = program.capacity_bytes - lasting + sum(program.gap_sizes[number] for number in away)
+        self._queue = deque(number for number in away if arrivals[number] < count)
+        self._missing, self._ready = self._due.counts.copy(), [0.0] * count
         self._now = self._in_at = self._out_at = self._tried_at = 0.0
         self._task = 0
         self._gone = deque[tuple[float, int]]()
@@ -80,7 +78,7 @@ class Replay:
     def _ask(self, task: int) -> None:
         """Ask for what leaves, and then for what comes, when a task follows."""
         program = self._program
-        for number in self._leaving[task]:
+        for number in self._leaving.at(task):
             if number in self._clean:
                 self._free += program.gap_sizes[number]
                 self.gone_at[number] = self._now
@@ -88,67 +86,84 @@ class Replay:
                 self._out_at = max(self._out_at, self._now) + program.cycles_out[number]
                 self._gone.append((self._out_at, program.gap_sizes[number]))
                 self.gone_at[number] = self._out_at
-        self._queue += self._asked[task]
+        if task in self._asked:
+            self._queue += self._asked[task]
 
     def _wait(self, task: int, size: int) -> bool:
         """Wait until a task can start, which makes some bytes; return whether it ever can."""
-        while not self._advance(inf if self._missing[task] else self._now, task):
+        while self._missing[task] and not self._advance(inf, task):
             if not self._delay(task):
                 return False
         self._now = max(self._now, self._ready[task])
         self._advance(self._now)
-        self._missing[task], self._ready[task] = len(self._due[task]), 0.0
-        self._note_lack(size)
+        self._missing[task], self._ready[task] = self._due.counts[task], 0.0
+        if self._free < size:
+            self._note_lack(size)
         while self._free < size and (self._gone or self._delay(task)):
             if self._gone:
                 self._now = max(self._now, self._gone[0][0])
                 self._free += self._gone.popleft()[1]
-        for number in self._due[task]:
+        for number in self._due.at(task):
             self._early.pop(number, None)
         return self._free >= size
 
     def _note_lack(self, size: int) -> None:
-        if self._free < size:
-            self.lacks[self._task] = max(self.lacks.get(self._task, 0), size - self._free)
+        self.lacks[self._task] = max(self.lacks.get(self._task, 0), size - self._free)
 
     def _delay(self, task: int) -> bool:
         """Ask for what is due last only after a task; return whether anything was asked for."""
-        gaps, count = self._program.gaps, self._program.tasks
-        others = [number for number in (*self._early, *self._queue) if self._places[number] != task]
+        ends, places, count = self._program.ends, self._places, self._program.tasks
+        others = [number for number in (*self._early, *self._queue) if places[number] != task]
         if not others or self.delays >= _DELAYS:
             return False
-        last = max(others, key=lambda number: ((self._places[number] - task) % count, number))
+        last = max(others, key=lambda number: ((places[number] - task) % count, number))
         if last in self._early:
             del self._early[last]
-            self._missing[self._places[last]] += 1
+            self._missing[places[last]] += 1
             self._free += self._program.gap_sizes[last]
         else:
             self._queue.remove(last)
         self._asked[self.arrivals[last] % count].remove(last)
-        self.arrivals[last] = gaps[last].end - (self._places[last] - task - 1) % count
-        insort(self._asked[(task + 1) % count], last, key=lambda number: (gaps[number].end, number))
+        self.arrivals[last] = ends[last] - (places[last] - task - 1) % count
+        insort(self._asked[(task + 1) % count], last, key=lambda number: (ends[number], number))
         self.delays += 1
         return True
 
     def _advance(self, until: float, task: int | None = None) -> bool:
         """Start copies in up to a time, or until a task misses none; return whether it misses none."""
-        program, gone, queue = self._program, self._gone, self._queue
-        while queue and (task is None or self._missing[task]):
+        queue, gone, missing = self._queue, self._gone, self._missing
+        while queue and (task is None or missing[task]):
             number = queue[0]
-            size = program.gap_sizes[number]
+            size = self._program.gap_sizes[number]
             start = max(self._in_at, self._tried_at, self.gone_at.get(number, 0.0))
             while gone and gone[0][0] <= min(until, start if self._free >= size else until):
                 start = max(start, gone[0][0]) if self._free < size else start
                 self._free += gone.popleft()[1]
-            if start > until or self._free < size:
+            if self._free < size:
                 self._note_lack(size)
+                break
+            if start > until:
                 break
             self._early[queue.popleft()] = None
             self._free -= size
             self.came_at[number] = start
-            self._in_at = start + program.cycles_in[number]
+            self._in_at = start + self._program.cycles_in[number]
             place = self._places[number]
-            self._missing[place] -= 1
+            missing[place] -= 1
             self._ready[place] = max(self._ready[place], self._in_at)
-        self._tried_at = max(self._tried_at, min(until, self._now))
-        return task is None or not self._missing[task]
+        self._tried_at = self._now
+        return task is None or not missing[task]
+
+
+class _ByTask:
+    """Gaps by the tasks to which they belong, which are ``counts`` at each."""
+
+    def __init__(self, numbers: Sequence[int], tasks: Sequence[int], count: int) -> None:
+        counts = np.bincount(tasks, minlength=count)
+        self.counts: list[int] = counts.tolist()
+        self._bounds = [0, *counts.cumsum().tolist()]
+        self._numbers = [numbers[place] for place in np.argsort(tasks, kind="stable").tolist()]
+
+    def at(self, task: int) -> Sequence[int]:
+        """Return the gaps of a task, in the order in which all are given."""
+        return self._numbers[self._bounds[task] : self._bounds[task + 1]] if self.counts[task] else ()
