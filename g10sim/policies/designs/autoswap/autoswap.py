@@ -32,6 +32,7 @@ from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Place, PlannedPlace, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.trace.format import without_cycle_collection
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 from g10sim.units import cycles_to_ms, format_bytes, parse_bytes
@@ -112,6 +113,7 @@ class AutoSwap(Limited, WholeTensors):
         """Return the planner's expectations."""
         return "; ".join(filter(None, (*map(_expectation, self.planned), self._time.note)))
 
+    @without_cycle_collection()
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan]:
