@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import count as counter
 
 from g10sim.config.tiers import Tier
@@ -19,27 +20,34 @@ class Watched:
         raise NotImplementedError
 
     def __init__(self) -> None:
-        self._peaks: dict[int, int] = {}
+        self._since: dict[int, int] = {}
+        self._time = 0
+        self._peaks: list[tuple[int, int]] = []
+        """Times with what was in use then, the most since the time before: each less than the last."""
         self.least_peak = 0
         """Lowest peak of any observer: no more than that in use needs no note."""
 
     def watch(self, observer: int) -> None:
         """Begin to look for the peak again, for one observer."""
-        self._peaks[observer] = self.used
-        self.least_peak = min(self._peaks.values())
+        self._since[observer] = self._time
+        self._note(self.used)
 
     def peak(self, observer: int) -> int:
         """Return the most in use since an observer began to watch."""
-        return self._peaks[observer]
+        return self._peaks[bisect_left(self._peaks, (self._since[observer],))][1]
 
     def note_peak(self) -> None:
         """Note how much is in use."""
         used = self.used
         if used > self.least_peak:
-            self.least_peak = used
-            for observer, peak in self._peaks.items():
-                if peak < used:
-                    self._peaks[observer] = used
+            self._note(used)
+
+    def _note(self, used: int) -> None:
+        """Note a level; lower ones before it are nobody's peak any more."""
+        while self._peaks and self._peaks[-1][1] <= used:
+            self._peaks.pop()
+        self._peaks.append((self._time, used))
+        self._time, self.least_peak = self._time + 1, used
 
 
 class Pages(Watched):

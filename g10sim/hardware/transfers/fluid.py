@@ -206,7 +206,7 @@ class FluidTransfers(Transfers):
         stale = self._sites.stale
         if not self._is_shared and (len(stale) < len(jobs) or not stale.issuperset(jobs)):
             self._share()
-        found = (stale | self._sites.news).intersection(jobs)
+        found = {job for job in stale | self._sites.news if job in jobs}
         self._sites.news -= found
         self._count(found)
         return found
@@ -379,10 +379,9 @@ class FluidTransfers(Transfers):
 
     def _count(self, jobs: Iterable[int]) -> None:
         """Count what has moved of jobs that move apart."""
-        sites, together = self._sites.by_job, self._sites.together
-        apart = [sites[job] for job in jobs if job in sites and job not in together]
-        late = [site for site in apart if site.until < self._now]
-        if late:
+        sites, together, now = self._sites.by_job, self._sites.together, self._now
+        apart = [job for job in jobs if job in sites and job not in together]
+        if late := [sites[job] for job in apart if sites[job].until < now]:
             door = self._door
             before, was_open, door.is_open = door.changes, door.is_open, True
             for site in late:
