@@ -58,10 +58,6 @@ class AddressMap:
     chunks: Sequence[Sequence[int]]
     num_tensors: int
 
-    def stays_from(self, kernel: int) -> range:
-        """Return the stays that begin with a kernel, the last first."""
-        return range(self.born[kernel + 1] - 1, self.born[kernel] - 1, -1)
-
 
 _latest: list[tuple[Trace, tuple[int, int, CachingPoolSpec], AddressMap]] = []
 

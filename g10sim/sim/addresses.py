@@ -114,9 +114,10 @@ class PooledAddresses(OwnAddresses):
 
     def enter(self, kernel: int) -> Sequence[int]:
         """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""
-        born = self._map.stays_from(kernel)
-        if not born:
+        first, end = self._map.born[kernel : kernel + 2]
+        if first == end:
             return ()
+        born = range(end - 1, first - 1, -1)
         self._settle_in(born)
         if not self.discarded:
             return ()

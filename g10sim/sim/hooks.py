@@ -110,14 +110,10 @@ def _meant(error: BaseException) -> str:
     for caller, code in pairwise(called):
         question = vars(PolicyView).get(code.co_name)
         if is_own(caller.co_filename) and not is_own(code.co_filename) and isfunction(question):
-            return f"; allowed: view.{code.co_name}{_arguments(question)}, with the number of a tensor"
+            asked_with = signature(question)
+            given = asked_with.replace(parameters=list(asked_with.parameters.values())[1:])
+            return f"; allowed: view.{code.co_name}{given}, with the number of a tensor"
     return ""
-
-
-def _arguments(question: Callable[..., object]) -> str:
-    """Write the arguments of a question of the view as they are given."""
-    found = signature(question)
-    return str(found.replace(parameters=list(found.parameters.values())[1:]))
 
 
 def moves_of(answer: Iterable[Move] | Move | None) -> tuple[Move, ...]:

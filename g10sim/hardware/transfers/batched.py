@@ -21,7 +21,7 @@ from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
-from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report, restart_choice
+from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report
 from g10sim.hardware.transfers.jumps import Move, are_same, past_alike, repeats_in_room, repeats_of_runs
 from g10sim.records import Location
 from g10sim.units import format_rate
@@ -103,7 +103,8 @@ class BatchedTransfers(Transfers):
         """
         self._check_time(now)
         if self._attached and self._job in jobs:
-            restart_choice(self._memory, self._victims)
+            self._victims.restart()
+            self._memory.recency.restart_scan()
         self._repeats = 0
         self._previous = None
         self._stuck = not self._attached

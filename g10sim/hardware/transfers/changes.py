@@ -137,7 +137,9 @@ class NextChange:
         refilled = self._refilled_room(rooms, flows)
         for room, users in rooms.items():
             if room is refilled:
-                cycles = self._cycles_of_turn(users)
+                # Arrivals take turns in the eviction order, with parts as large as those that merge there.
+                pages = max(self._merging(users), 1)
+                cycles = min(self.cycles_for(flow, min(flow.run.count, pages)) for flow in users)
             else:
                 cycles = self._cycles_for_all(users, _pages(room))
             if soonest is None or cycles < soonest:
@@ -161,14 +163,6 @@ class NextChange:
             if flow.filled is not None:
                 rooms.setdefault(flow.filled, []).append(flow)
         return soonest, rooms
-
-    def _cycles_of_turn(self, users: list[Flow]) -> int:
-        """Cycles until something is used up, or one of the arrivals has a part of the eviction order.
-
-        Such parts are as large as those that merge there.
-        """
-        pages = max(self._merging(users), 1)
-        return min(self.cycles_for(flow, min(flow.run.count, pages)) for flow in users)
 
     @staticmethod
     def _merging(users: list[Flow]) -> int:
@@ -257,14 +251,10 @@ class NextChange:
         """Return the cycles until a flow has moved that many pages, at least one."""
         return max(1, -(-(pages * self._page_work - flow.progress) // flow.rate))
 
-    def _cycles_of_one(self, flow: Flow, pages: int) -> int:
-        """Cycles until a flow has moved that many pages, but at least one page."""
-        return self.cycles_for(flow, max(pages, flow.progress // self._page_work + 1))
-
     def _cycles_for_all(self, flows: list[Flow], pages: int) -> int:
         """Cycles until flows together have moved that many pages, but at least one page."""
         if len(flows) == 1:
-            return self._cycles_of_one(flows[0], pages)
+            return self.cycles_for(flows[0], max(pages, flows[0].progress // self._page_work + 1))
         first = min([self.cycles_for(flow, flow.progress // self._page_work + 1) for flow in flows])
         return max(first, self._cycles_together(flows, pages))
 

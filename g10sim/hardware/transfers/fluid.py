@@ -27,7 +27,7 @@ from g10sim.hardware.recency import MERGE_PAGES
 from g10sim.hardware.transfers.changes import NextChange
 from g10sim.hardware.transfers.flows import DEMAND, Flow, Site, Sites
 from g10sim.hardware.transfers.heads import Heads
-from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report, restart_choice
+from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report
 from g10sim.hardware.transfers.rates import Message, Rates
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.records import Location, StallReason
@@ -195,7 +195,8 @@ class FluidTransfers(Transfers):
         for job in jobs:
             if (site := self._sites.by_job.get(job)) is not None:
                 self._sites.stale.add(job)
-                restart_choice(site.memory, site.victims)
+                site.victims.restart()
+                site.memory.recency.restart_scan()
         if others:
             self._sites.stale.update(self._sites.by_job)
 

@@ -37,12 +37,6 @@ class VictimRule(Protocol):
         """Forget earlier choices."""
 
 
-def restart_choice(memory: Residency, victims: VictimRule) -> None:
-    """Begin to choose victims again, from the oldest page on."""
-    victims.restart()
-    memory.recency.restart_scan()
-
-
 def report(
     observer: Observer,
     tensors: Sequence[tuple[int, int, int]],

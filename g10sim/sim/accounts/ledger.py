@@ -41,11 +41,6 @@ class Execution:
         self.busy_at_start = self.busy_at_compute = self.busy_at_end = busy
         self.stalls: tuple[tuple[StallReason, int], ...] = ()
 
-    @property
-    def faulting_pages(self) -> int:
-        """Pages that faulted."""
-        return self.inputs.faulting + self.outputs.faulting
-
 
 def _labelled(columns: Iterable[str], values: Iterable[int]) -> dict[str, int]:
     return dict(zip(columns, values, strict=True))

@@ -86,11 +86,6 @@ def agree(one: IterationRecord, other: IterationRecord) -> bool:
     return all(TOLERANCE * abs(first - second) <= max(first, second) for first, second in pairs)
 
 
-def _are_equal(one: IterationRecord, other: IterationRecord) -> bool:
-    """Return whether two iterations took exactly as long and moved exactly as much."""
-    return one.end - one.start == other.end - other.start and one.traffic == other.traffic
-
-
 class Repetition:
     """Compares each iteration of a job with those before it.
 
@@ -129,8 +124,7 @@ class Repetition:
         digests, last = self._digests, len(self._digests) - 1
         for period in range(1, last - self._settled_since + 1):
             if digests[last] is not None and digests[last] == digests[last - period]:
-                pairs = zip(self._records[-period:], self._records[-2 * period : -period], strict=False)
-                seen_twice = 2 * period <= last + 1 and all(_are_equal(*pair) for pair in pairs)
-                if seen_twice or not self._confirms:
+                latest = [(one.end - one.start, one.traffic) for one in self._records[-2 * period :]]
+                if not self._confirms or (2 * period <= last + 1 and latest[period:] == latest[:period]):
                     return period
         return None

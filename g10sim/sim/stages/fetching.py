@@ -71,7 +71,7 @@ class Fetching:
             for tensor in tensors:
                 if memory.idle[tensor] < memory.sizes[tensor]:
                     self._transfers.demand(self._number, tensor)
-            memory.traffic.faults += execution.faulting_pages
+            memory.traffic.faults += execution.inputs.faulting + execution.outputs.faulting
         arrival = Arrival(self, tensors, waits)
         if not self.have_come(tensors):
             yield self._fabric.until(arrival.is_over, self.describe_wait, self._number, is_alone=True)
