@@ -287,7 +287,7 @@ class Recency:
             if not isinstance(run, Group):
                 if run.tensor not in tensors:
                     return place
-            elif not all(tensor in tensors for tensor, count in run.entries() if count):
+            elif any(pages > 0 and tensor not in tensors for tensor, pages in run.members()):
                 self._unfold(run)
                 continue
             place += 1

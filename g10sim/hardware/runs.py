@@ -86,8 +86,11 @@ class Group(Run):
 
     def filled(self) -> Iterable[int]:
         """Return tensor, pages, and so on, of the runs with any, the oldest first."""
-        pairs = zip(self.chunk.members, self.counts, strict=True)
-        return [number for pair in pairs if pair[1] > 0 for number in pair]
+        return [number for pair in self.members() if pair[1] > 0 for number in pair]
+
+    def members(self) -> Iterable[tuple[int, int]]:
+        """Return every member with its part of ``counts``, the oldest first."""
+        return zip(self.chunk.members, self.counts, strict=True)
 
     def pages(self, tensor: int) -> int:
         """Pages of one member."""
