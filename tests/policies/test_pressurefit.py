@@ -16,7 +16,7 @@ from g10sim.policies.designs.pressurefit.pressurefit import PressureFit
 from g10sim.policies.designs.pressurefit.recomputing import Blocks
 from g10sim.policies.designs.pressurefit.replay import Replay
 from g10sim.policies.designs.pressurefit.residency import Residency
-from g10sim.policies.designs.pressurefit.tasks import Programs
+from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.planning.limit import Limit
 from g10sim.trace.format import load_trace
@@ -34,7 +34,7 @@ def last_of(records):
 
 def programs(trace, pages):
     there = planned_machine(machine(pages), BehaviourSpec())
-    return Programs(demand_of(trace, there.clock_hz, there.page_bytes), there)
+    return Programs(demand_of(trace, there.clock_hz, there.page_bytes), there, block_numbers(trace))
 
 
 def program(trace, pages):
@@ -162,6 +162,23 @@ def test_what_is_computed_again_does_not_move():
     assert time == 140_000 + 20_000
 
 
+def test_kernels_are_tasks_where_a_block_does_not_fit():
+    """Blocks read three weights of ten pages, one in each kernel; memory has room for two of them."""
+    builder = TraceBuilder("wide")
+    state = builder.tensor("x", PAGE, TensorKind.INPUT)
+    builder.kernel("Embed", 20_000, [], [state], Phase.FORWARD, layer="embed")
+    for number in range(6):
+        weight = builder.tensor(f"w{number}", 10 * PAGE, TensorKind.WEIGHT, persistent=True)
+        read, state = [weight, state], builder.tensor(f"x{number}", PAGE, TensorKind.ACTIVATION)
+        builder.kernel("Product", 20_000, read, [state], Phase.FORWARD, layer=f"layers.{number // 3}")
+    trace = builder.build()
+    assert block_numbers(trace) == [0, 1, 1, 1, 2, 2, 2]
+    assert not program(trace, 22).fits
+    assert program(trace, 34).fits
+    records = simulate(trace, machine(22), PressureFit(), iterations=4)
+    assert last_of(records) == (140_000, {INTO: 60 * PAGE})
+
+
 def test_the_fastest_share_is_chosen():
     """With a slow link blocks are computed again, with a fast one their data leave."""
     times = {}
@@ -193,6 +210,7 @@ def test_addresses_are_counted_from_when_a_copy_starts_until_it_is_gone():
 def test_a_plan_gives_up_memory_until_its_tensors_have_addresses():
     trace = load_trace(Path(__file__).parents[2] / "traces" / "vit-base-b512.g10t")
     there = planned_machine(load_system("a100-40g-g10-paper"), BehaviourSpec())
-    plan = fastest(Programs(demand_of(trace, there.clock_hz, there.page_bytes), there), [()], Limit(None))
+    demand = demand_of(trace, there.clock_hz, there.page_bytes)
+    plan = fastest(Programs(demand, there, block_numbers(trace)), [()], Limit(None))
     spanned = extent_bytes(plan.program, plan.replay)
     assert plan.program.capacity_bytes < spanned <= there.gpu_bytes

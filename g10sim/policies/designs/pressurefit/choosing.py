@@ -18,6 +18,8 @@ from g10sim.policies.planning.limit import Limit
 
 _REPAIRS = 16
 """Times that the best plan gets more room where it lacked some; the source repairs every plan, 256 times."""
+_LEAST_GIVEN_UP = 128
+"""Part of memory that a plan without addresses gives up at least: each new plan takes as long as the last."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,12 @@ def fastest(programs: Programs, drops: Sequence[Sequence[Dropped]], limit: Limit
     """Return the fastest plan where one of some groups is dropped, or of those that there was time for."""
     first, *others = sorted(_tried(programs, drops, limit), key=attrgetter("cycles"))
     pool_bytes = first.program.capacity_bytes
-    best = _with_addresses(first, pool_bytes, limit)
+    best = _with_addresses(first, pool_bytes, inf, limit)
     for plan in others:
         if limit.is_over() or _worth(plan) >= _worth(best):
             break
-        best = min(best, _with_addresses(plan, pool_bytes, limit), key=_worth)
+        most = inf if best.excess_bytes else best.cycles
+        best = min(best, _with_addresses(plan, pool_bytes, most, limit), key=_worth)
     for plan in _repaired(best, limit):
         if plan.cycles < best.cycles and extent_bytes(plan.program, plan.replay) <= pool_bytes:
             best = plan
@@ -55,13 +58,17 @@ def _worth(plan: Fitted) -> tuple[bool, float]:
     return plan.excess_bytes > 0, plan.cycles
 
 
-def _with_addresses(plan: Fitted, pool_bytes: int, limit: Limit) -> Fitted:
-    """Return a plan by the same rules for as much memory as its tensors take with addresses."""
-    while plan.replay.arrivals and plan.cycles < inf:
+def _with_addresses(plan: Fitted, pool_bytes: int, most_cycles: float, limit: Limit) -> Fitted:
+    """Return a plan by the same rules for as much memory as its tensors take with addresses.
+
+    One that takes that many cycles or more is not looked at any further.
+    """
+    while plan.replay.arrivals and plan.cycles < most_cycles:
         excess = extent_bytes(plan.program, plan.replay) - pool_bytes
-        smaller = replace(plan.program, capacity_bytes=plan.program.capacity_bytes - excess)
         if excess <= 0:
             break
+        given_up = max(excess, pool_bytes // _LEAST_GIVEN_UP)
+        smaller = replace(plan.program, capacity_bytes=plan.program.capacity_bytes - given_up)
         if limit.is_over() or not (residency := plan.residency.of(smaller)).fits:
             return replace(plan, excess_bytes=excess)
         plan = _fitted(smaller, residency, plan.rule, Windows(smaller, residency))

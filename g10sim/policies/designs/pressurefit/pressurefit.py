@@ -11,7 +11,7 @@ from g10sim.policies.designs.pressure.forecast import Dropped
 from g10sim.policies.designs.pressurefit.admission import Admission
 from g10sim.policies.designs.pressurefit.choosing import fastest
 from g10sim.policies.designs.pressurefit.recomputing import Blocks
-from g10sim.policies.designs.pressurefit.tasks import Programs
+from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers
 from g10sim.policies.interface.jobs import PolicyPerJob
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import ShareOrFastest, parameter
@@ -31,10 +31,11 @@ _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 class PressureFit(Limited, PolicyPerJob):
     """Plans which tensors are on the GPU during which tasks, of several plans the one simulated as fastest.
 
-    A task is what one block of the model computes of a micro-batch. Tensors stay from their first use to
-    their last. Then, again and again, one leaves between two uses, at the task that lacks most memory. It
-    returns when a rule says, in the order of need, as soon as there is room. The plan is for as much memory
-    as its tensors take with addresses. Persistent tensors are in host memory between iterations.
+    A task is what one block of the model computes of a micro-batch, or a kernel where that has no room.
+    Tensors stay from their first use to their last. Then, again and again, one leaves between two uses, at
+    the task that lacks most memory. It returns when a rule says, in the order of need, as soon as there is
+    room. The plan is for as much memory as its tensors take with addresses. Persistent tensors are in host
+    memory between iterations.
     """
 
     name = "pressurefit"
@@ -60,10 +61,13 @@ class PressureFit(Limited, PolicyPerJob):
         """Plan a job."""
         limit = Limit(self.planning_limit)
         demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
-        programs = Programs(demand, machine)
+        numbers = block_numbers(job.trace)
+        programs = Programs(demand, machine, numbers)
+        if not programs.of(()).fits:
+            programs = Programs(demand, machine, range(len(numbers)))
         drops: list[Sequence[Dropped]] = [()]
         if self.recompute:
-            blocks = Blocks(job.trace, programs.numbers)
+            blocks = Blocks(job.trace, numbers)
             shares = _SHARES if self.recompute == _FASTEST else (float(self.recompute),)
             drops = [blocks.drops(share) for share in shares]
         plan = fastest(programs, drops, limit)

@@ -17,6 +17,7 @@ from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Dropped, Reruns, with_reruns
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.blocks.parts import part_numbers, parts_of
+from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each
 
 
@@ -38,7 +39,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Program:
-    """Tasks of an iteration: kernels in a row of one block and micro-batch; without blocks, kernels.
+    """Tasks of an iteration: kernels in a row of one block and micro-batch, or single kernels.
 
     ``kernels`` are the first kernels of tasks, ``begins`` the cycles at which they start without stalls; of
     both one more is given, the end. ``needed`` are the bytes of each task where tensors stay from their first
@@ -90,6 +91,16 @@ class Program:
         return sorted(range(len(self.gaps)), key=lambda number: -self.ends[number])
 
     @cached_property
+    def fits(self) -> bool:
+        """Whether each task has room if all leaves that it does not use."""
+        away, count = np.zeros(2 * self.tasks + 1, dtype=np.int64), self.tasks
+        for gap, size in zip(self.gaps, self.gap_sizes, strict=True):
+            away[gap.start] += size
+            away[gap.end] -= size
+        given = away.cumsum()
+        return int((self.needed - given[:count] - given[count:-1]).max(initial=0)) <= self.capacity_bytes
+
+    @cached_property
     def gap_sizes(self) -> list[int]:
         """Bytes that all gaps give room."""
         return [self.sizes[gap.tensor] for gap in self.gaps]
@@ -105,16 +116,20 @@ class Program:
         return [self.tiers[gap.tensor].out_cycles(self.sizes[gap.tensor]) for gap in self.gaps]
 
 
+def block_numbers(trace: Trace) -> list[int]:
+    """Return for each kernel the number of its block and micro-batch; where there are none, its own."""
+    parts = parts_of(trace)
+    return part_numbers(parts) if len(parts) > 1 else list(range(len(trace.kernels)))
+
+
 class Programs:
     """Programs of a trace, each with other tensors dropped and computed again.
 
     Kernel k belongs to task ``numbers[k]``. What does not depend on drops is found once.
     """
 
-    def __init__(self, demand: Demand, machine: PlannedMachine) -> None:
-        self._demand, self._machine, trace = demand, machine, demand.trace
-        parts = parts_of(trace)
-        self.numbers = part_numbers(parts) if len(parts) > 1 else list(range(len(trace.kernels)))
+    def __init__(self, demand: Demand, machine: PlannedMachine, numbers: Sequence[int]) -> None:
+        self._demand, self._machine, self.numbers, trace = demand, machine, numbers, demand.trace
         self._kernels = [*np.unique(self.numbers, return_index=True)[1].tolist(), len(self.numbers)]
         self._written: list[list[int]] = [[] for _ in trace.tensors]
         for number, outputs in zip(self.numbers, each(trace.kernels, attrgetter("outputs")), strict=True):
