@@ -92,7 +92,7 @@ class Program:
 
     @cached_property
     def fits(self) -> bool:
-        """Whether each task has room if all leaves that it does not use."""
+        """True if each task has room where all leaves that it does not use."""
         away, count = np.zeros(2 * self.tasks + 1, dtype=np.int64), self.tasks
         for gap, size in zip(self.gaps, self.gap_sizes, strict=True):
             away[gap.start] += size
