@@ -402,9 +402,9 @@ def test_what_is_cheap_to_compute_again_is_dropped():
     system = machine(100, mapping="100 GB/s")
     planned = planned_machine(system, OWN)
     demand = demand_of(CHEAP, planned.clock_hz, planned.page_bytes)
-    (drop,) = chosen_drops(CHEAP, demand, planned)
+    (drop,) = chosen_drops(demand, planned)
     assert (drop.tensor, drop.start, drop.end, drop.producers) == (1, 1, 3, CHEAP.kernels[:1])
-    forecast = Forecast(CHEAP, planned, demand, [drop])
+    forecast = Forecast(demand, planned, [drop])
     assert [forecast.alive_at(kernel) for kernel in range(4)] == [[0, 1], [0, 2], [0, 2], [0, 1]]
     records = run(CHEAP, system, recompute=True)
     assert moved(records) == (0, 0)
@@ -421,7 +421,7 @@ def test_what_is_read_to_compute_again_may_be_computed_again_itself():
     trace = trace_of({"x*": 1, "s": 40, "a": 40, "b": 75}, [*kernels, (7000, "s", "")])
     system = machine(100, mapping="100 GB/s")
     planned = planned_machine(system, OWN)
-    drops = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
+    drops = chosen_drops(demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
     names = {(trace.tensors[one.tensor].name, one.start, one.end, one.producers[-1].id) for one in drops}
     assert names == {("s", 2, 4, 0), ("a", 2, 4, 1)}
     records = run(trace, system, recompute=True)
@@ -437,11 +437,11 @@ def test_what_is_made_from_what_is_dead_is_dropped_and_made_again_from_before():
     system = machine(100, mapping="100 GB/s")
     planned = planned_machine(system, OWN)
     demand = demand_of(trace, planned.clock_hz, planned.page_bytes)
-    (drop,) = chosen_drops(trace, demand, planned)
+    (drop,) = chosen_drops(demand, planned)
     assert (drop.tensor, drop.start, drop.end, drop.producers) == (2, 2, 4, trace.kernels[:2])
     assert (drop.sources, drop.results) == ((0,), [1, 2])
     # s needs room as well when it is made again.
-    assert Forecast(trace, planned, demand, [drop]).lack[4] == (1 + 40 + 20 - 100) * planned.page_bytes
+    assert Forecast(demand, planned, [drop]).lack[4] == (1 + 40 + 20 - 100) * planned.page_bytes
     records = run(trace, system, recompute=True)
     assert moved(records) == (0, 0)
     stalls = {StallReason.RECOMPUTATION: 1000 + 2000, StallReason.MAPPING: (20 + 40) * 10}
@@ -454,7 +454,7 @@ def test_what_is_made_again_with_another_is_back_with_it():
     trace = trace_of({"x*": 1, "a": 40, "r": 40, "b": 90}, kernels)
     system = machine(100, mapping="100 GB/s")
     planned = planned_machine(system, OWN)
-    drops = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
+    drops = chosen_drops(demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
     assert {(trace.tensors[one.tensor].name, one.start, one.end) for one in drops} == {
         ("a", 1, 3),
         ("r", 1, 3),
@@ -472,7 +472,7 @@ def test_what_is_idle_for_long_is_dropped_rather_than_what_is_made_from_it_and_i
         {"x*": 1, "a": 60, "b": 60, "c": 30, "d": 5}, [*kernels, (7000, "c d", ""), (10, "a", "")]
     )
     planned = planned_machine(machine(100, mapping="100 GB/s"), OWN)
-    drops = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
+    drops = chosen_drops(demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
     assert [trace.tensors[drop.tensor].name for drop in drops] == ["a"]
 
 
@@ -493,7 +493,7 @@ def test_what_is_read_to_compute_again_stays_where_no_more_room_is_needed(b_page
     kernels = [(50, "x", "s"), (60, "s", "a"), (5000, "", "b"), (5000, "b", ""), (7000, "a", "")]
     trace = trace_of({"x*": 1, "s": 40, "a": 40, "b": b_pages}, [*kernels, (7000, "s", "")])
     planned = planned_machine(machine(100, mapping="100 GB/s"), OWN)
-    drops = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
+    drops = chosen_drops(demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
     assert {trace.tensors[drop.tensor].name for drop in drops} == dropped
 
 
@@ -512,7 +512,7 @@ def test_what_takes_longer_to_compute_than_to_copy_out_and_in_is_not_dropped(pro
     trace = trace_of({"x*": 1, "a": 60, "b": 100}, kernels)
     own = planned_machine(machine(101, 0, pcie="2 GB/s", flash_latency="0 us"), OWN)
     demand = demand_of(trace, own.clock_hz, own.page_bytes)
-    assert [drop.tensor for drop in chosen_drops(trace, demand, own)] == dropped
+    assert [drop.tensor for drop in chosen_drops(demand, own)] == dropped
 
 
 @pytest.mark.parametrize(("producer", "dropped"), [(100, ["a", "d"]), (300, ["a"])])
@@ -522,7 +522,7 @@ def test_what_costs_less_than_a_percent_of_the_bound_is_dropped_beyond_need(prod
     trace = trace_of({"x*": 1, "a": 60, "b": 60, "d": 5}, kernels)
     planned = planned_machine(machine(100, mapping="100 GB/s"), OWN)
     demand = demand_of(trace, planned.clock_hz, planned.page_bytes)
-    assert [trace.tensors[drop.tensor].name for drop in chosen_drops(trace, demand, planned)] == dropped
+    assert [trace.tensors[drop.tensor].name for drop in chosen_drops(demand, planned)] == dropped
 
 
 def test_drops_beyond_need_cost_no_more_than_a_percent_of_what_is_saved():
@@ -532,7 +532,7 @@ def test_drops_beyond_need_cost_no_more_than_a_percent_of_what_is_saved():
     trace = trace_of({"x*": 1, "a": 60, "b": 50, "d": 5}, kernels)
     planned = planned_machine(machine(100, mapping="100 GB/s"), OWN)
     demand = demand_of(trace, planned.clock_hz, planned.page_bytes)
-    assert [trace.tensors[drop.tensor].name for drop in chosen_drops(trace, demand, planned)] == ["a"]
+    assert [trace.tensors[drop.tensor].name for drop in chosen_drops(demand, planned)] == ["a"]
 
 
 def test_what_is_made_again_soon_is_mapped_ahead_only_once():
@@ -546,13 +546,13 @@ def test_what_is_made_again_soon_is_mapped_ahead_only_once():
 
 def test_nothing_is_dropped_where_everything_fits():
     planned = planned_machine(machine(200), OWN)
-    assert chosen_drops(CHEAP, demand_of(CHEAP, planned.clock_hz, planned.page_bytes), planned) == ()
+    assert chosen_drops(demand_of(CHEAP, planned.clock_hz, planned.page_bytes), planned) == ()
 
 
 def test_weights_are_needed_again_in_the_next_iteration():
     planned = planned_machine(machine(100), OWN)
     demand = demand_of(CHEAP, planned.clock_hz, planned.page_bytes)
-    forecast = Forecast(CHEAP, planned, demand)
+    forecast = Forecast(demand, planned)
     assert [forecast.next_use(0, kernel) for kernel in range(4)] == [0, 4, 4, 4]
     assert [forecast.next_use(1, kernel) for kernel in range(4)] == [0, 3, 3, 3]
 
@@ -729,7 +729,7 @@ def repeated(cycles, places=None, kernels=1):
     """
     trace = trace_of({"w*": 10}, [(100, "w", "") for _ in range(kernels)])
     planned = planned_machine(machine(10), OWN)
-    forecast = Forecast(trace, planned, demand_of(trace, planned.clock_hz, planned.page_bytes))
+    forecast = Forecast(demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
     log = []
     repeating = Repeating(forecast, SimpleNamespace(gpu_bytes=1000), lambda: Decisions(log))
     now, moves = 0, []
@@ -776,7 +776,7 @@ def test_nothing_is_repeated_where_tensors_lie_elsewhere():
 def test_victims_of_a_repeated_iteration_are_those_needed_last():
     trace = trace_of({"a*": 10, "b*": 10, "c*": 10}, [(100, "a", ""), (100, "b", ""), (100, "c", "")])
     planned = planned_machine(machine(50), OWN)
-    forecast = Forecast(trace, planned, demand_of(trace, planned.clock_hz, planned.page_bytes))
+    forecast = Forecast(demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
     repeating = Repeating(forecast, SimpleNamespace(gpu_bytes=10**6), lambda: Decisions([]))
     view = SimpleNamespace(
         iteration=0,

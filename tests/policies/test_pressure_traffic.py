@@ -68,7 +68,7 @@ def test_what_is_needed_last_leaves_and_no_more_of_it_than_has_to(frozen):
     # Of 120 pages 100 have room: 20 of the idle weight leave before each kernel from the second.
     trace = turns(frozen=frozen)
     planned, demand = planned_for(trace, 100)
-    copies = copies_of(trace, Forecast(trace, planned, demand), planned.gpu_bytes)
+    copies = copies_of(Forecast(demand, planned), planned.gpu_bytes)
     assert copies.into == [(0, 0), (0, 0), (1, 20 * PAGE), (2, 20 * PAGE)]
     left = [(1, 1), (2, 2), (3, 3)]
     assert copies.out == ([] if frozen else [(start, due, 20 * PAGE) for start, due in left])
@@ -87,7 +87,7 @@ def test_what_is_frozen_gives_room_as_soon_as_it_is_not_used():
         builder.kernel("Read", 5000, used, [], Phase.FORWARD)
     trace = builder.build()
     planned, demand = planned_for(trace, 100)
-    copies = copies_of(trace, Forecast(trace, planned, demand), planned.gpu_bytes)
+    copies = copies_of(Forecast(demand, planned), planned.gpu_bytes)
     assert copies.out == []
     assert copies.free_bytes[:3] == [40 * PAGE, (10 + 10) * PAGE, 0]
 
@@ -103,7 +103,7 @@ def test_what_nothing_has_written_since_it_came_leaves_without_a_copy(keeps_copi
             builder.kernel("Use", 5000, [weight], [weight] if written else [], Phase.FORWARD)
     trace = builder.build()
     planned, demand = planned_for(trace, 60)
-    copies = copies_of(trace, Forecast(trace, planned, demand), planned.gpu_bytes, keeps_copies)
+    copies = copies_of(Forecast(demand, planned), planned.gpu_bytes, keeps_copies)
     assert sum(size for *_, size in copies.out) == leaving * 60 * PAGE
 
 
@@ -111,9 +111,7 @@ def test_what_is_dropped_is_not_copied():
     trace = trace_of({"x*": 1, "a": 60, "b": 60}, [(1, "x", "a"), (5, "", "b"), (5, "b", ""), (7, "a", "")])
     planned, demand = planned_for(trace, 100)
     drops = [Dropped(1, 1, 3, trace.kernels[:1])]
-    copied, dropped = (
-        copies_of(trace, Forecast(trace, planned, demand, some), planned.gpu_bytes) for some in ((), drops)
-    )
+    copied, dropped = (copies_of(Forecast(demand, planned, some), planned.gpu_bytes) for some in ((), drops))
     assert sum(size for *_, size in copied.out) == 2 * 21 * PAGE  # 121 pages, twice
     assert dropped.out == []
     assert {size for _, size in dropped.into} == {0}
@@ -136,9 +134,9 @@ def test_all_rounds_wait_for_their_copies(number):
     # that return, 16 come during the sixth kernel, which has room for them, and 16 during the seventh.
     trace = rounds(number)
     planned, demand = planned_for(trace, 65)
-    forecast = Forecast(trace, planned, demand)
+    forecast = Forecast(demand, planned)
     waits = (26 - 8) + (30 - 8) + (26 - 16) + (30 - 16)
-    found = copied_cycles(trace, forecast, planned, demand.cycles.tolist())
+    found = copied_cycles(forecast, planned, demand.cycles.tolist())
     assert found == number * (4 * 8 + 4 * 16 + waits) * 1000
 
 
@@ -148,12 +146,12 @@ def test_what_host_memory_cannot_hold_goes_at_the_rate_of_the_ssd():
     found = []
     for host in (100, 15):
         planned, demand = planned_for(trace, 100, host)
-        forecast = Forecast(trace, planned, demand)
-        found.append(copied_cycles(trace, forecast, planned, demand.cycles.tolist()))
+        forecast = Forecast(demand, planned)
+        found.append(copied_cycles(forecast, planned, demand.cycles.tolist()))
     assert found == [2 * (5 + 20) * 1000, 2 * (5 + 20) * 1000]
     planned, demand = planned_for(trace, 100, 5)
-    forecast = Forecast(trace, planned, demand)
-    assert copied_cycles(trace, forecast, planned, demand.cycles.tolist()) == 2 * (5 + 4 * 15) * 1000
+    forecast = Forecast(demand, planned)
+    assert copied_cycles(forecast, planned, demand.cycles.tolist()) == 2 * (5 + 4 * 15) * 1000
 
 
 @pytest.mark.parametrize(
@@ -171,5 +169,5 @@ def test_what_host_memory_cannot_hold_goes_at_the_rate_of_the_ssd():
 def test_rounds_make_the_same_again_where_links_are_busy_in_all_of_them(number, pages, dropped):
     trace = rounds(number)
     planned, demand = planned_for(trace, pages)
-    found = [trace.tensors[drop.tensor].name for drop in chosen_drops(trace, demand, planned)]
+    found = [trace.tensors[drop.tensor].name for drop in chosen_drops(demand, planned)]
     assert sorted(found) == sorted(dropped)

@@ -40,9 +40,7 @@ def machine_of(planned: PlannedMachine) -> Machine:
     return Machine(planned.gpu_bytes, planned.page_bytes, clock, limits, tuple(stores))
 
 
-def chosen_drops(
-    trace: Trace, demand: Demand, planned: PlannedMachine, keeps_copies: bool = False
-) -> tuple[Dropped, ...]:
+def chosen_drops(demand: Demand, planned: PlannedMachine, keeps_copies: bool = False) -> tuple[Dropped, ...]:
     """Return what to drop, as long as it helps, where host memory ``keeps_copies`` of what comes in or not.
 
     First is what frees most bytes for most cycles per cycle of computing again.
@@ -54,22 +52,22 @@ def chosen_drops(
     and no smaller than the one that the closed form alone gives. What a kernel reads that runs again is kept,
     unless dropping it as well saves more than 1%.
     """
-    rules, sizes = Recomputability(trace, chains=True), planned.sizes(trace)
-    candidates = _candidates(rules, trace, demand, planned)
+    rules = Recomputability(demand.trace, chains=True)
+    candidates = _candidates(rules, demand, planned)
     machine = machine_of(planned).reduced(demand.peak_bytes)
 
     def chosen(drops: Sequence[Dropped], most_cycles: float = inf) -> tuple[float, tuple[Dropped, ...]]:
         """Return the cost of the best number of drops, and these; no drops where it is above a number."""
         tried = {number: chained(rules, drops[:number]) for number in _numbers(len(drops), _TRIALS)}
-        left = {number: _with_drops(demand, dropped, sizes) for number, dropped in tried.items()}
+        left = {number: _with_drops(demand, dropped) for number, dropped in tried.items()}
         bounds = {number: least_cycles(demand, machine) for number, demand in left.items()}
         if min(bounds.values()) >= most_cycles:
             return inf, ()
 
         def copied(number: int) -> float:
-            forecast = Forecast(trace, planned, demand, tried[number])
+            forecast = Forecast(demand, planned, tried[number])
             cycles = left[number].cycles.tolist()
-            return copied_cycles(trace, forecast, planned, cycles, keeps_copies)
+            return copied_cycles(forecast, planned, cycles, keeps_copies)
 
         costs = _costs(bounds, copied)
         most = max(_most(bounds, bounds), _most(costs, bounds))
@@ -151,24 +149,22 @@ def chained(rules: Recomputability, drops: Sequence[Dropped]) -> tuple[Dropped, 
     return tuple(found.values())
 
 
-def _with_drops(demand: Demand, drops: Sequence[Dropped], sizes: Sequence[int]) -> Demand:
+def _with_drops(demand: Demand, drops: Sequence[Dropped]) -> Demand:
     """Return what is alive, and how long kernels take, where tensors are dropped."""
     live = demand.live_bytes.copy()
     for drop in drops:
-        live[drop.start : drop.end] -= sizes[drop.tensor]
+        live[drop.start : drop.end] -= demand.sizes[drop.tensor]
     return replace(demand, live_bytes=live, cycles=with_reruns(demand.cycles, drops))
 
 
-def _candidates(
-    rules: Recomputability, trace: Trace, demand: Demand, planned: PlannedMachine
-) -> list[Dropped]:
+def _candidates(rules: Recomputability, demand: Demand, planned: PlannedMachine) -> list[Dropped]:
     """Return drops that cost less than moving out and back, the cheapest per byte and idle time first."""
-    sizes, tier, found = planned.sizes(trace), planned.tiers[0], []
+    tier, found = planned.tiers[0], []
     elapsed = np.concatenate(([0], np.cumsum(demand.cycles))).tolist()
-    for period in _longest_periods(trace):
+    for period in _longest_periods(demand.trace):
         if rules.problem(period.tensor, period.start):
             continue
-        size, producers = sizes[period.tensor], rules.chain(period.tensor, period.end)
+        size, producers = demand.sizes[period.tensor], rules.chain(period.tensor, period.end)
         cost = sum(int(demand.cycles[producer.id]) for producer in producers)
         if cost < size / tier.write_rate + size / tier.read_rate:
             idle = max(1, elapsed[period.end] - elapsed[period.start])

@@ -108,15 +108,10 @@ class Forecast:
     needs any more.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        machine: PlannedMachine,
-        demand: Demand,
-        drops: Sequence[Dropped] = (),
-    ) -> None:
+    def __init__(self, demand: Demand, machine: PlannedMachine, drops: Sequence[Dropped] = ()) -> None:
+        self.trace = trace = demand.trace
         self.kernels = kernels = len(trace.kernels)
-        self.sizes = np.array(machine.sizes(trace), dtype=np.int64)
+        self.sizes = np.array(demand.sizes, dtype=np.int64)
         self.cycles, self.timeline = demand.cycles, Timeline(demand.cycles)
         room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
         reruns = Reruns(demand, drops)

@@ -74,7 +74,7 @@ class Pressure(Declared, PolicyPerJob):
             horizon=max(2, int(self.horizon * len(job.trace.kernels))),
         )
         demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
-        drops = chosen_drops(job.trace, demand, machine, self.keep_copies) if self.recompute else ()
-        forecast = Forecast(job.trace, machine, demand, drops)
+        drops = chosen_drops(demand, machine, self.keep_copies) if self.recompute else ()
+        forecast = Forecast(demand, machine, drops)
         steering = partial(Steering, forecast, machine, settings)
         return Repeating(forecast, machine, steering, is_alone=self._is_alone)

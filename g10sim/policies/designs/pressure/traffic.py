@@ -11,7 +11,6 @@ import numpy as np
 
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.interface.machine import PlannedMachine
-from g10sim.trace.model import Trace
 
 _LAPS = 2
 """Iterations that are followed; the last one counts."""
@@ -122,11 +121,7 @@ class _Leaving:
 
 
 def copied_cycles(
-    trace: Trace,
-    forecast: Forecast,
-    machine: PlannedMachine,
-    durations: Sequence[int],
-    keeps_copies: bool = False,
+    forecast: Forecast, machine: PlannedMachine, durations: Sequence[int], keeps_copies: bool = False
 ) -> float:
     """Return how long an iteration of kernels of these cycles takes with the copies between memories.
 
@@ -145,27 +140,27 @@ def copied_cycles(
             min(machine.lone_in_rate, read),
             min(machine.lone_out_rate, write),
         )
-        copies = copies_of(trace, forecast, machine.gpu_bytes + room, keeps_copies)
+        copies = copies_of(forecast, machine.gpu_bytes + room, keeps_copies)
         longest = max(longest, copies.cycles(durations, rates))
         room += tier.capacity_bytes
     return longest
 
 
-def copies_of(trace: Trace, forecast: Forecast, room_bytes: int, keeps_copies: bool = False) -> Copies:
+def copies_of(forecast: Forecast, room_bytes: int, keeps_copies: bool = False) -> Copies:
     """Return the copies of a memory of some size, out of which the tensor goes that is needed last.
 
     (Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal, 1966.)
     What is frozen goes without a copy: as soon as it may, where that gives room. So does what has come back
     and not been written since, where the memory that it came from ``keeps_copies``.
     """
-    memory, kernels = _Memory(forecast, trace.frozen, keeps_copies), forecast.kernels
+    memory, kernels = _Memory(forecast, keeps_copies), forecast.kernels
     out, into, free_bytes = list[tuple[int, int, int]](), list[tuple[int, int]](), list[int]()
     for kernel in range(_LAPS * kernels):
         place = kernel % kernels
         memory.forget((*forecast.dead[place or kernels], *forecast.dropped[place]))
         needed = {*forecast.needed[place], *forecast.scratch[place]}
         into.append(memory.use(needed, kernel))
-        memory.written.update(trace.kernels[place].outputs)
+        memory.written.update(forecast.trace.kernels[place].outputs)
         out += memory.make_room(kernel, room_bytes, needed)
         free_bytes.append(room_bytes - memory.filled_bytes)
         memory.forget(forecast.scratch[place])
@@ -185,8 +180,8 @@ class _Memory:
     since all of it was elsewhere.
     """
 
-    def __init__(self, forecast: Forecast, frozen: Collection[int], keeps_copies: bool) -> None:
-        self._forecast, self._frozen, self._keeps_copies = forecast, frozen, keeps_copies
+    def __init__(self, forecast: Forecast, keeps_copies: bool) -> None:
+        self._forecast, self._frozen, self._keeps_copies = forecast, forecast.trace.frozen, keeps_copies
         self.written = set(range(len(forecast.sizes)))
         self._sizes: list[int] = forecast.sizes.tolist()
         count = len(self._sizes)
