@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
@@ -18,8 +19,7 @@ from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.below import Offloaded, WeightsBelow, read_only
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.rewriting import Schedule
-from g10sim.policies.planning.offloading.saved import before_module, module_starts
-from g10sim.policies.planning.offloading.swaps import Budget, chosen
+from g10sim.policies.planning.offloading.saved import Saved, before_module, module_starts, saved_tensors
 from g10sim.policies.planning.offloading.takeover import parameter_bytes
 from g10sim.policies.planning.offloading.windows import Limits, windows
 from g10sim.trace.model import Phase, Trace
@@ -29,6 +29,50 @@ _PIPELINED = Effect(
     "with pipeline true",
     "one step at a time has its states in host memory",
 )
+
+
+@dataclass
+class _Budget:
+    """Bytes that may still leave: over the link, into host memory, and to the SSD."""
+
+    link: float
+    host: float
+    ssd: float
+
+    def take(self, size: int, *, must: bool) -> str:
+        """Return the tier that takes in some bytes, host memory first; none does that ``must`` not."""
+        tier = "host" if size <= self.host else "ssd"
+        if not must and (size > self.link or (tier == "ssd" and size > self.ssd)):
+            return ""
+        self.link -= size
+        if tier == "host":
+            self.host -= size
+        else:
+            self.ssd -= size
+        return tier
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Activations that are swapped, each with its tier, and those that are computed again."""
+
+    swapped: Sequence[tuple[Saved, str]]
+    dropped: Sequence[Saved]
+
+    def note(self, sizes: Sequence[int]) -> str:
+        """Say how much is swapped, and how much computed again."""
+        swapped, on_ssd, dropped = (
+            sum(sizes[one.tensor] for one in some) / 1e9
+            for some in (
+                [one for one, _ in self.swapped],
+                [one for one, tier in self.swapped if tier == "ssd"],
+                self.dropped,
+            )
+        )
+        return (
+            f"swaps {swapped:.3g} GB of activations, {on_ssd:.3g} GB of them to the SSD, "
+            f"and computes {dropped:.3g} GB again"
+        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +155,8 @@ class LoHan(WeightsBelow):
         limits = Limits(size * self.prefetch_parameters, size * self.live_parameters, 1)
         stays = windows(trace, away & read_only(trace), limits)
         cycles = trace.durations_cycles(machine.clock_hz)
-        choice, starts = chosen(trace, sizes, cycles, self._budget(trace, machine)), module_starts(trace)
+        budget, starts = self._budget(trace, machine, away), module_starts(trace)
+        choice = _chosen(trace, sizes, cycles, budget)
         back = [(before_module(starts, one.until, self.modules_ahead), one) for one, _ in choice.swapped]
         back.sort(key=lambda pair: (pair[1].until, pair[1].tensor))
         return replace(
@@ -122,13 +167,30 @@ class LoHan(WeightsBelow):
             dropped=grouped((one.since, one.tensor) for one in choice.dropped),
         )
 
-    def _budget(self, trace: Trace, machine: PlannedMachine) -> Budget:
+    def _budget(self, trace: Trace, machine: PlannedMachine, away: frozenset[int]) -> _Budget:
         """Return what may leave in the forward pass, next to gradients and states in host memory."""
-        sizes, on_cpu = machine.sizes(trace), used_on_cpu(trace)
-        away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
-        needed = host_bytes(trace, sizes, away, self._buffers)
+        needed = host_bytes(trace, machine.sizes(trace), away, self._buffers)
         host = next((tier.capacity_bytes for tier in machine.tiers if tier.name == "host"), 0)
         cycles = trace.durations_cycles(machine.clock_hz)
         forward = sum(cycles[kernel.id] for kernel in trace.kernels if kernel.phase is Phase.FORWARD)
         spell = self.swap_ratio * forward
-        return Budget(spell * machine.out_rate, host - needed, spell * machine.tier("ssd").write_rate)
+        return _Budget(spell * machine.out_rate, host - needed, spell * machine.tier("ssd").write_rate)
+
+
+def _chosen(trace: Trace, sizes: Sequence[int], cycles: Sequence[int], budget: _Budget) -> _Choice:
+    """Swap what cannot be computed again within a layer, then what takes longest to compute for its size."""
+    rules, swapped, dropped = Recomputability(trace), list[tuple[Saved, str]](), list[Saved]()
+    inner = list[tuple[float, Saved]]()
+    for one in saved_tensors(trace):
+        producer = rules.producer(one.tensor, one.since + 1)
+        crosses = len({trace.kernels[use].block for use in trace.uses[one.tensor]}) > 1
+        if producer is None or crosses or rules.problem(one.tensor, one.since + 1):
+            swapped.append((one, budget.take(sizes[one.tensor], must=True)))
+        else:
+            inner.append((cycles[producer.id] / sizes[one.tensor], one))
+    for _, one in sorted(inner, key=lambda pair: (-pair[0], pair[1].tensor)):
+        if tier := budget.take(sizes[one.tensor], must=False):
+            swapped.append((one, tier))
+        else:
+            dropped.append(one)
+    return _Choice(sorted(swapped, key=lambda pair: (pair[0].since, pair[0].tensor)), dropped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import ClassVar
@@ -21,7 +22,6 @@ from g10sim.policies.planning.offloading.saved import (
     before_module,
     module_starts,
     saved_tensors,
-    within,
 )
 from g10sim.trace.model import Phase, Trace
 from g10sim.trace.workload import Job
@@ -101,7 +101,9 @@ class SsdTrain(Declared, PolicyPerJob):
         forward = sum(cycles[kernel.id] for kernel in kernels)
         backward = sum(cycles[kernel.id] for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
         most = min(tier.write_rate * forward, tier.read_rate * backward)
-        return saved, list(within(movable, machine.sizes(trace), most))
+        sizes = machine.sizes(trace)
+        filled = list(accumulate(sizes[one.tensor] for one in movable))
+        return saved, movable[: bisect_right(filled, most)]
 
     def _moves(self, trace: Trace, machine: PlannedMachine, chosen: Sequence[Saved]) -> _Job:
         """Find when what leaves is fetched: a module ahead, or as early as all reads before its use take."""

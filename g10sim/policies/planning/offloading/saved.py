@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from g10sim.trace.model import Device, Phase, TensorKind, Trace
@@ -57,13 +57,3 @@ def before_module(starts: Sequence[int], kernel: int, modules: int) -> int:
     for _ in range(modules):
         start = starts[start - 1] if start else 0
     return start
-
-
-def within(saved: Sequence[Saved], sizes: Sequence[int], most: float) -> Iterator[Saved]:
-    """Yield saved tensors in order as long as they have no more bytes than ``most`` together."""
-    used = 0
-    for one in saved:
-        used += sizes[one.tensor]
-        if used > most:
-            return
-        yield one
