@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
@@ -11,35 +10,93 @@ from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
 from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.machine import PlannedMachine
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.moves import Await, Evict, Fetch, Move, Store
 from g10sim.policies.interface.parameters import Count, Declared, Percentages, parameter
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.blocks.attention import with_attention_on_cpu
 from g10sim.policies.planning.blocks.homes import GPU, PLACES, Shares, homes_of, most_bytes
-from g10sim.policies.planning.blocks.parts import Kind, kinds_of, parts_of
-from g10sim.policies.planning.blocks.schedule import Schedule
-from g10sim.policies.planning.blocks.visits import Overlap, visits_of, windows_of
+from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, parts_of
+from g10sim.policies.planning.blocks.visits import Overlap, Visit, visits_of, windows_of
+from g10sim.policies.planning.offloading.births import Births
 from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_gpu
-from g10sim.trace.model import Trace
+from g10sim.trace.model import Device, Trace
 from g10sim.trace.workload import Job
 
 
-@dataclass(frozen=True)
 class _Job(JobPolicy):
-    """Moves of one job, what it has in the tiers, and what of that is not pinned."""
+    """The zig-zag schedule of one job, whose tensors have ``homes``.
 
-    schedule: Schedule
-    below: Mapping[str, int]
-    pageable: frozenset[int]
+    When a part begins, what comes meanwhile is asked for; before the next one, it is there, and what left
+    after the part before is away. Where nothing overlaps, a part waits for its own data, and what leaves
+    after it is away before the next one. ``below`` are its bytes in the tiers; ``pageable`` tensors there are
+    not pinned.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        parts: Sequence[Part],
+        homes: Mapping[int, str],
+        visits: Sequence[Visit],
+        overlap: Overlap,
+        births: int,
+        below: Mapping[str, int],
+        pageable: frozenset[int],
+    ) -> None:
+        self.below, self.pageable = below, pageable
+        self._trace, self._homes, self._births = trace, homes, Births(trace, births)
+        self._starts = {part.first: number for number, part in enumerate(parts)}
+        self._ends = {part.last: number for number, part in enumerate(parts)}
+        self._loads: list[list[int]] = [[] for _ in parts]
+        self._now: list[list[int]] = [[] for _ in parts]
+        self._leaves: list[list[Visit]] = [[] for _ in parts]
+        for visit in visits:
+            if visit.loaded is not None:
+                at_once = visit.loaded == visit.first
+                (self._now if at_once else self._loads)[visit.loaded].append(visit.tensor)
+            if visit.leaves:
+                self._leaves[visit.last].append(visit)
+        self._overlaps = overlap != "none"
 
     def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
         """Load what the next layer and the next batch need."""
-        return self.schedule.before(view)
+        part = self._starts.get(view.kernel)
+        if part is not None:
+            yield from map(Fetch, self._now[part])
+            if self._now[part]:
+                yield Await(frozenset(self._now[part]), evictions=False, prefetches=True)
+            yield from map(Fetch, self._loads[part])
+        yield from self._births.before(view.kernel)
 
     def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
         """Wait for what was loaded, and send away what is not needed soon."""
-        return self.schedule.after(view)
+        kernel = self._trace.kernels[view.kernel]
+        if kernel.device is Device.CPU and kernel.outputs:
+            yield from self._after_attention(kernel.touched, kernel.outputs)
+        part = self._ends.get(view.kernel)
+        if part is None:
+            return
+        if self._overlaps:
+            yield from self._synchronize(self._leaves[part - 1], self._loads[part])
+        for visit in self._leaves[part]:
+            yield Evict(visit.tensor, self._homes[visit.tensor], is_clean=visit.is_clean)
+        if not self._overlaps:
+            yield from self._synchronize(self._leaves[part])
+
+    def _synchronize(self, left: Sequence[Visit], loaded: Sequence[int] = ()) -> Iterator[Move]:
+        waits = frozenset([*(visit.tensor for visit in left), *loaded])
+        if waits:
+            yield Await(waits, evictions=True, prefetches=True)
+
+    def _after_attention(self, touched: Sequence[int], outputs: Sequence[int]) -> Iterator[Move]:
+        """Bring what the CPU makes for the GPU; what lies on the SSD leaves host memory again."""
+        for tensor in touched:
+            home = self._homes.get(tensor)
+            if home == "ssd":
+                yield Store(tensor, "ssd", is_clean=tensor not in self._trace.rewritten)
+            elif home is None and tensor in outputs and self._trace.uses[tensor]:
+                yield Fetch(tensor)
 
 
 @register_policy
@@ -113,8 +170,7 @@ class FlexGen(Declared, FixedPlaces):
         below = {tier: most_bytes(trace, sizes, [t for t in away if homes[t] == tier]) for tier in PLACES[1:]}
         kinds = kinds_of(trace, parts)
         pageable = frozenset(tensor for tensor in away if kinds[tensor] is Kind.CACHE)
-        schedule = Schedule(trace, parts, homes, visits, self.overlap, self.births)
-        return _Job(schedule, below, pageable)
+        return _Job(trace, parts, homes, visits, self.overlap, self.births, below, pageable)
 
     def pageable(self, job: int) -> frozenset[int]:
         """Return the keys and values below the GPU, which the published program does not pin."""
