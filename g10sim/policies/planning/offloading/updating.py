@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
-from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.machine import PlannedMachine
-from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, Declared, parameter
-from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.planning.offloading.below import Offloaded
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over
@@ -19,20 +17,6 @@ from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, requ
 from g10sim.policies.planning.offloading.takeover import Takeover, parameter_bytes
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
-
-
-@dataclass(frozen=True)
-class _Job(JobPolicy):
-    gradients: Gradients
-    below: Mapping[str, int]
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Map what the next kernels make."""
-        return self.gradients.before(view.kernel)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Send away a full bucket, and fetch what a step on the CPU updates."""
-        return self.gradients.after(view.kernel)
 
 
 class OptimizerBelow(Declared, FixedPlaces):
@@ -50,7 +34,7 @@ class OptimizerBelow(Declared, FixedPlaces):
     births: Count = parameter(default=4)
     """Kernels ahead of which new tensors are mapped."""
 
-    job_class = _Job
+    job_class = Offloaded
     _kept: ClassVar[Mapping[str, str]] = {"host": "optimizer states and gradients"}
 
     @property
@@ -71,11 +55,11 @@ class OptimizerBelow(Declared, FixedPlaces):
         """Let each replica update its part of the parameters (ZeRO stage 2)."""
         return partitioned(trace, replicas, self._schedule(trace).bucket_bytes)
 
-    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         """Find the job's buckets; all moves follow from them. Raises UnsupportedError."""
         trace, sizes = job.trace, machine.sizes(job.trace)
         bucket_bytes, has_two_buffers = self._schedule(trace).bucket_bytes, self._has_two_buffers
         gradients = Gradients(trace, bucket_bytes, self.births, has_two_buffers=has_two_buffers)
         needed, kernel = gpu_peak(trace, sizes, gradients.departures, self.births, gradients.stays)
         require_gpu(self.name, system, needed, kernel, "weights and activations")
-        return _Job(gradients, {"host": host_bytes(trace, sizes)})
+        return replace(Offloaded.of(gradients, {}, ()), below={"host": host_bytes(trace, sizes)})
