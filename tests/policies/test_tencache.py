@@ -7,10 +7,9 @@ from test_zero_infinity import PAGE, SECOND, layers, machine, seconds
 
 from g10sim.config.host import HostSpec
 from g10sim.errors import PolicyError, UnsupportedError
-from g10sim.policies.designs.tencache import TenCache
+from g10sim.policies.designs.tencache import TenCache, cached
 from g10sim.policies.designs.zero_infinity import ZeroInfinity
 from g10sim.policies.interface.policy import Requirements
-from g10sim.policies.planning.offloading.caching import cached
 from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.sim.engine import run
 from g10sim.trace.model import TensorKind
