@@ -226,12 +226,7 @@ class Residency(Counts):
     def check(self) -> None:
         """Check what contents take of the GPU. Raises InvariantError."""
 
-    def _enqueue(
-        self,
-        queues: Sequence[deque[Run]],
-        tensor: int,
-        rate: Rate | None = None,
-    ) -> None:
+    def _enqueue(self, queues: Sequence[deque[Run]], tensor: int, rate: Rate | None = None) -> None:
         """Queue a tensor's pages that are not here, by where they are."""
         if self.idle[tensor] == self.sizes[tensor]:
             return

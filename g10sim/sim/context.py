@@ -10,7 +10,9 @@ from functools import partial
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
+from g10sim.errors import InvariantError
 from g10sim.hardware.memory import Residency
+from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import Location
@@ -127,6 +129,13 @@ class JobContext:
     def fabric(self) -> Fabric:
         """Clock, door of memory, and transfers."""
         return self.machine.fabric
+
+    @property
+    def fluid(self) -> FluidTransfers:
+        """Transfers that send messages. Raises InvariantError where what needs them was not refused."""
+        if not isinstance(self.fabric.transfers, FluidTransfers):
+            raise InvariantError(f"job {self.number} sends messages without transfers that can do it")
+        return self.fabric.transfers
 
     @property
     def behaviour(self) -> BehaviourSpec:

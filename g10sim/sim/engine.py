@@ -132,11 +132,7 @@ class _Simulation:
     """One run from time 0 until every job has ended."""
 
     def __init__(
-        self,
-        workload: Workload,
-        given: Workload,
-        plans: Collection[MigrationPlan | None],
-        setup: _Setup,
+        self, workload: Workload, given: Workload, plans: Collection[MigrationPlan | None], setup: _Setup
     ) -> None:
         """Ideal times are those of the workload as ``given``, whose kernels are as fast as they can be."""
         self._system = system = setup.system

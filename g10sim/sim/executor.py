@@ -11,7 +11,6 @@ from simpy import Event
 
 from g10sim.hardware.faults import FaultCount, ProfiledFaultCost
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
-from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.interface.plan import Planned
 from g10sim.records import JobRecord, StallReason
 from g10sim.sim.accounts.ledger import Execution, Ledger
@@ -54,9 +53,7 @@ class JobRun:
         self._starts = [0, *accumulate(self._measured)]
         shown, dropped = PooledView if context.addresses.are_shared else View, self._recomputation.dropped
         self._view = shown(context, dropped, self._measured, self._own)
-        stores = None
-        if trace.cpu_kernels and isinstance(self._transfers, FluidTransfers):
-            stores = HostStores(context, self._transfers)
+        stores = HostStores(context) if trace.cpu_kernels else None
         self._migrator = Migrator(context, self._view, self._recomputation, stores)
         self._delayed = DelayedMoves(trace, self._migrator, self._fabric)
         self._ledger = Ledger(context)
@@ -195,12 +192,7 @@ class JobRun:
         return memory, kept, self._delayed.state(), self._beside.state(), others, learnt
 
     def _launch(
-        self,
-        iteration: int,
-        kernel: int,
-        start: int,
-        waits: WaitLog,
-        moves: Iterable[Planned],
+        self, iteration: int, kernel: int, start: int, waits: WaitLog, moves: Iterable[Planned]
     ) -> None:
         """Launch a kernel on the CPU, or a collective, which takes the GPU no time."""
         with self._fabric.alter(self._number):

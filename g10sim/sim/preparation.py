@@ -71,10 +71,7 @@ class _Trials:
 
 
 def settled(
-    policy: Policy,
-    workload: Workload,
-    system: SystemSpec,
-    try_out: Callable[[Policy, Workload], RunRecords],
+    policy: Policy, workload: Workload, system: SystemSpec, try_out: Callable[[Policy, Workload], RunRecords]
 ) -> Policy:
     """Return the policy that a policy settles on, after trials of some iterations where it asks for them.
 

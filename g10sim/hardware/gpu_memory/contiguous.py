@@ -32,12 +32,7 @@ class Contiguous(Residency):
     refaults = False
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        page_bytes: int,
-        pools: Sequence[Pool],
-        door: Door | None,
-        layout: Layout,
+        self, sizes: Sequence[int], page_bytes: int, pools: Sequence[Pool], door: Door | None, layout: Layout
     ) -> None:
         super().__init__(sizes, Frames(layout.allocator.capacity_pages), page_bytes, pools, door)
         self.blocks, self.buffers = Blocks(layout, self.sizes), layout.buffers

@@ -30,13 +30,7 @@ class NextChange:
     """
 
     def __init__(
-        self,
-        pools: dict[Location, Pool],
-        page_work: int,
-        sites: Sites,
-        *,
-        is_observed: bool,
-        is_staged: bool,
+        self, pools: dict[Location, Pool], page_work: int, sites: Sites, *, is_observed: bool, is_staged: bool
     ) -> None:
         self._pools, self._page_work, self._sites = pools, page_work, sites
         self._is_observed, self._is_staged = is_observed, is_staged

@@ -83,13 +83,7 @@ class Site:
     """
 
     def __init__(
-        self,
-        job: int,
-        gpu: int,
-        memory: Residency,
-        victims: VictimRule,
-        due: Due | None,
-        topology: Topology,
+        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None, topology: Topology
     ) -> None:
         self.job, self.gpu, self.memory, self.victims, self.due = job, gpu, memory, victims, due
         self.is_buffered = memory.pins or bool(memory.pageable)

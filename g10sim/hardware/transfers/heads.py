@@ -26,11 +26,7 @@ class Heads:
     """Makes flows; pages of all jobs on a GPU make room for each other."""
 
     def __init__(
-        self,
-        system: SystemSpec,
-        topology: Topology,
-        pools: dict[Location, Pool],
-        staging: Staging | None,
+        self, system: SystemSpec, topology: Topology, pools: dict[Location, Pool], staging: Staging | None
     ) -> None:
         self.topology, self._pools, self._staging = topology, pools, staging
         self._page_bytes, self._fault = system.gpu.page_size, system.page_fault

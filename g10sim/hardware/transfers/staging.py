@@ -105,10 +105,7 @@ def _binary_rates(system: SystemSpec) -> SystemSpec:
         return rate * 2**30 // 10**9
 
     ssd, pcie = published_drive(system), system.pcie
-    rates = {
-        "read_bandwidth": binary(ssd.read_bandwidth),
-        "write_bandwidth": binary(ssd.write_bandwidth),
-    }
+    rates = {"read_bandwidth": binary(ssd.read_bandwidth), "write_bandwidth": binary(ssd.write_bandwidth)}
     shared = tuple(link.times(2**30, 10**9) for link in pcie.shared)
     links = pcie.times(2**30, 10**9).model_copy(update={"shared": shared})
     return system.model_copy(update={"ssd": ssd.model_copy(update=rates), "pcie": links})

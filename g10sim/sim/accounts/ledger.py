@@ -27,13 +27,7 @@ class Execution:
     """
 
     def __init__(
-        self,
-        iteration: int,
-        kernel: int,
-        start: int,
-        duration: int,
-        busy: int,
-        faults: FaultCount,
+        self, iteration: int, kernel: int, start: int, duration: int, busy: int, faults: FaultCount
     ) -> None:
         self.iteration, self.kernel, self.start, self.duration = iteration, kernel, start, duration
         self.inputs = self.outputs = faults

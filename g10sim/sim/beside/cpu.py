@@ -12,7 +12,6 @@ from simpy import Event
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, InvariantError, UnsupportedError
-from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.hardware.transfers.rates import Message
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import Location
@@ -103,9 +102,9 @@ class CpuKernels(Launches):
         collectives: Collectives | None = None,
     ) -> None:
         super().__init__(context, context.claims, dying, release)
-        machine, needs = context.machine, context.policy.requirements
-        transfers, system = machine.fabric.transfers, machine.system
-        if not isinstance(transfers, FluidTransfers) or system.cpu is None:
+        machine, needs, transfers = context.machine, context.policy.requirements, context.fluid
+        system = machine.system
+        if system.cpu is None:
             raise InvariantError("kernels on the CPU were not refused")
         self._trace, self._exchange = context.executed, context.exchange
         self._machine, self._transfers = machine, transfers

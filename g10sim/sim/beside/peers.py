@@ -52,12 +52,7 @@ class GradientExchange:
     """
 
     def __init__(
-        self,
-        trace: Trace,
-        gpus: Sequence[int],
-        spec: ExchangeSpec,
-        fabric: Fabric,
-        transfers: FluidTransfers,
+        self, trace: Trace, gpus: Sequence[int], spec: ExchangeSpec, fabric: Fabric, transfers: FluidTransfers
     ) -> None:
         self._gpus, self._spec, self._transfers = tuple(gpus), spec, transfers
         self._fabric, self._clock = fabric, fabric.clock

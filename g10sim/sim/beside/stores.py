@@ -8,7 +8,6 @@ from typing import Any
 
 from simpy import Event
 
-from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.hardware.transfers.rates import Message
 from g10sim.records import Location
 from g10sim.sim.context import JobContext
@@ -22,11 +21,11 @@ class HostStores:
     the tensor before that, or it has left for the GPU.
     """
 
-    def __init__(self, context: JobContext, transfers: FluidTransfers) -> None:
+    def __init__(self, context: JobContext) -> None:
         tiers = {tier.place: tier for tier in context.machine.system.all_tiers}
         self._number, self._gpu = context.number, context.gpu
         self._memory, self._claims = context.memory, context.claims
-        self._fabric, self._transfers, self._tiers = context.fabric, transfers, tiers
+        self._fabric, self._transfers, self._tiers = context.fabric, context.fluid, tiers
         self._host = context.machine.tiers["host"]
         self._under_way: dict[int, Event] = {}
         self._copies: dict[int, Location] = {}

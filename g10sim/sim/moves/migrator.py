@@ -66,15 +66,15 @@ class Migrator:
 
         Raises PolicyError for an illegal one.
         """
-        kind = self.memory_kind
+        kind, trace, tiers = self.memory_kind, self.view.trace, self._tiers
         for move in moves:
             if isinstance(move, Move) and kind in move.memories:
-                flaw = None if are_planned else move.flaw(self.view.trace, self._tiers)
+                flaw = None if are_planned else move.flaw(trace, tiers)
                 problem = flaw or move.check(self)
             else:
                 problem = self._cannot(move)
             if problem:
-                kernel = self.view.trace.kernels[self.view.kernel]
+                kernel = trace.kernels[self.view.kernel]
                 raise PolicyError(f"policy '{self._policy}', kernel {kernel.id} ({kernel.name}): {problem}")
             move.apply(self)
 

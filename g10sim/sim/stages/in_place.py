@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from g10sim.errors import InvariantError
-from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.hardware.transfers.rates import Message
 from g10sim.records import AccessRecord, Location
 from g10sim.sim.context import JobContext
@@ -20,16 +18,14 @@ class InPlace:
     """
 
     def __init__(self, context: JobContext) -> None:
-        self._job, self._gpu = context.number, context.gpu
+        self._context, self._job, self._gpu = context, context.number, context.gpu
         self._memory, self._addresses = context.memory, context.addresses
         self._kernels = context.job.trace.kernels
         self._fabric, self._recorder = context.fabric, context.machine.recorder
 
     def begin(self, kernel: int) -> list[Message]:
         """Start what a kernel reads and writes where it lies; returns what is on its way."""
-        transfers, traffic, now = self._fabric.transfers, self._memory.traffic, self._fabric.clock.cycle
-        if not isinstance(transfers, FluidTransfers):
-            raise InvariantError("a kernel uses tensors where they lie without transfers that can do it")
+        transfers, traffic, now = self._context.fluid, self._memory.traffic, self._fabric.clock.cycle
         found = list(self._accesses(self._kernels[kernel]))
         messages: list[Message] = []
         with self._fabric.alter(self._job):
