@@ -15,7 +15,7 @@ from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
 from g10sim.hardware.gpu_memory.allocators.space import Allocator, ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
-from g10sim.hardware.gpu_memory.layout import Layout
+from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import (
     FitRule,
     PlannedAddresses,
@@ -85,7 +85,8 @@ def contiguous_memory(
     pages = [-(-tensor.size_bytes // page) for tensor in trace.tensors]
     moved, expanded = _compressed(policy, job, plan, pages, page)
     factor = policy.requirements.published_memory_factor if behaviour.copy_memory == "published" else 1
-    layout = Layout(
+    blocks = Blocks(
+        sizes=moved,
         allocator=_allocator(policy, system.gpu.memory // page * factor, page, frames),
         rules=[
             _rule(place, policy, tensor, page) for place, tensor in zip(places, trace.tensors, strict=True)
@@ -100,7 +101,7 @@ def contiguous_memory(
         scratch_pages=max((pages[i] for i, at in enumerate(places) if at is Place.BUFFER), default=0),
         shared=frames,
     )
-    memory = Contiguous(moved, page, pools, door, layout)
+    memory = Contiguous(page, pools, door, blocks)
     memory.describe(trace.frozen)
     if frames is None:
         move_in(memory, trace, policy)

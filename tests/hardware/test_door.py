@@ -10,7 +10,7 @@ from g10sim.errors import InvariantError
 from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
-from g10sim.hardware.gpu_memory.layout import Layout
+from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import first_fit_left
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory
 from g10sim.hardware.memory import Mapped, Residency
@@ -35,7 +35,8 @@ def paged(door):
 def contiguous(door, *, recalls=True, room=20, expanded=None):
     compression = CompressionSpec(workers=1, compression_rate="1 GB/s", decompression_rate="1 GB/s")
     host = HostMemory(HostSpec(memory="100 kB", compression=compression), 10**9)
-    layout = Layout(
+    blocks = Blocks(
+        sizes=SIZES,
         allocator=ContiguousSpace(room),
         rules=[first_fit_left] * len(SIZES),
         copy_rate=lambda pages, place, leaves: 10**9,
@@ -46,7 +47,7 @@ def contiguous(door, *, recalls=True, room=20, expanded=None):
         scratch_pages=2,
     )
     pools = [host_pool(100, PAGE), flash_pool(100, PAGE)]
-    return placed(Contiguous(SIZES, PAGE, pools, door, layout))
+    return placed(Contiguous(PAGE, pools, door, blocks))
 
 
 def unrecalled(door):

@@ -14,7 +14,7 @@ from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import CapacityError, ConfigError, InvariantError, PolicyError, UnsupportedError
 from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
-from g10sim.hardware.gpu_memory.layout import Layout
+from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import first_fit_left
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory
 from g10sim.policies.designs.direct_storage import G10Gds, G10Host
@@ -286,7 +286,8 @@ def test_hooks_that_answer_too_little_are_refused():
 
 
 def test_conservation_notices_a_block_without_contents():
-    layout = Layout(
+    blocks = Blocks(
+        sizes=[2, 3],
         allocator=ContiguousSpace(10),
         rules=[first_fit_left] * 2,
         copy_rate=lambda pages, place, leaves: 1,
@@ -294,7 +295,7 @@ def test_conservation_notices_a_block_without_contents():
         buffers=HostBuffers(HostMemory(machine().host, 10**9), PAGE, keeps=False),
         staged=HOST,
     )
-    memory = Contiguous([2, 3], PAGE, [host_pool(10, PAGE), flash_pool(10, PAGE)], None, layout)
+    memory = Contiguous(PAGE, [host_pool(10, PAGE), flash_pool(10, PAGE)], None, blocks)
     memory.place(0, GPU)
     memory.place(1, FLASH)
     check_conservation(memory, "start")

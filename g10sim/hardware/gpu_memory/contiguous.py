@@ -8,7 +8,7 @@ from collections.abc import Collection, Container, Hashable, MutableMapping, Seq
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.door import Door
-from g10sim.hardware.gpu_memory.layout import Blocks, Layout
+from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import FitRule
 from g10sim.hardware.host_memory.compression import index_owner
 from g10sim.hardware.host_memory.host_buffers import StagedRun, slower
@@ -31,12 +31,10 @@ class Contiguous(Residency):
     notes_arrivals = True
     refaults = False
 
-    def __init__(
-        self, sizes: Sequence[int], page_bytes: int, pools: Sequence[Pool], door: Door | None, layout: Layout
-    ) -> None:
-        super().__init__(sizes, Frames(layout.allocator.capacity_pages), page_bytes, pools, door)
-        self.blocks, self.buffers = Blocks(layout, self.sizes), layout.buffers
-        self._layout, self._staged, self._recalls = layout, layout.staged, layout.recalls
+    def __init__(self, page_bytes: int, pools: Sequence[Pool], door: Door | None, blocks: Blocks) -> None:
+        super().__init__(blocks.sizes, Frames(blocks.allocator.capacity_pages), page_bytes, pools, door)
+        self.blocks, self.buffers = blocks, blocks.buffers
+        self._staged, self._recalls = blocks.staged, blocks.recalls
         self.held: MutableMapping[int, int] = {}
         self.waiting: deque[int] = deque()
         self.whole: set[int] = set()
@@ -127,7 +125,7 @@ class Contiguous(Residency):
             if self._recalls:
                 self.held.pop(tensor, None)
                 self.cancel_eviction(tensor)
-            elif tensor not in self._layout.weights:
+            elif tensor not in self.blocks.weights:
                 self._read_in_vain(tensor)
         elif tensor not in self.waiting and self.blocks.is_missing(tensor):
             self.waiting.append(tensor)
@@ -144,7 +142,7 @@ class Contiguous(Residency):
             pages = self.sizes[tensor]
             self._read_again.add(tensor)
             self.queues.prefetch[target].append(
-                EmptyRun(tensor, pages, self._layout.copy_rate(pages, target, False))
+                EmptyRun(tensor, pages, self.blocks.copy_rate(pages, target, False))
             )
 
     def demand(self, tensor: int, rate: Rate | None = None) -> None:
@@ -174,7 +172,7 @@ class Contiguous(Residency):
             target, is_clean = kept, True
         if not count or count != self.sizes[tensor] or (is_clean and self.pools[target].free < count):
             return
-        run = StagedRun(tensor, count, self._layout.copy_rate(count, target, True))
+        run = StagedRun(tensor, count, self.blocks.copy_rate(count, target, True))
         if target == self._staged:
             admission = self.buffers.admit(tensor, count, density)
             if admission is None:
@@ -220,7 +218,7 @@ class Contiguous(Residency):
         has_come = source and source == self._staged and not self.moving[tensor]
         if has_come and tensor not in self.frozen:
             self.buffers.release(tensor)
-        if tensor in self._layout.expanded and not self.moving[tensor]:
+        if tensor in self.blocks.expanded and not self.moving[tensor]:
             self.blocks.release(index_owner(tensor))
 
     def _put(self, tensor: int, count: int, target: Location, *, is_copied: bool = True) -> None:
@@ -241,7 +239,7 @@ class Contiguous(Residency):
                 self.buffers.release(tensor)
             if in_host:
                 self.buffers.stored(tensor, in_host)
-        if not self._layout.returns_between_kernels:
+        if not self.blocks.returns_between_kernels:
             self._take_back()
         while self.waiting and self.blocks.allocate(self.waiting[0]):
             door.enter()
@@ -279,7 +277,7 @@ class Contiguous(Residency):
             if count:
                 self.pages[place][tensor] = 0
                 self.moving[tensor] += count
-                run: Run = Run(tensor, count, self._layout.copy_rate(count, place, False))
+                run: Run = Run(tensor, count, self.blocks.copy_rate(count, place, False))
                 if place == self._staged:
                     run = self.buffers.fetch(tensor, count, run.rate)
                 self.queues.prefetch[place].append(run)

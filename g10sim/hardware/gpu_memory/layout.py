@@ -18,19 +18,20 @@ CopyRate = Callable[[int, Location, bool], int]
 """Fastest rate in bytes/second of a copy of that many pages from or to a place; True for one that leaves."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Rules for the blocks of one job's tensors, and for their copies.
+@dataclass(kw_only=True, eq=False)
+class Blocks:
+    """Blocks of one job's tensors and of scratch space, and the pages in use, each cycle for itself.
 
-    ``rules`` say for each tensor where its block goes; a tensor without a rule needs none.
-    ``scratch_pages`` are set aside for all. ``shared`` are the GPU's pages where other jobs use them, too;
-    ``allocator`` takes its own from them. What is fetched while it leaves is called back (``recalls``) or
-    read once more, unless it is one of the ``weights``. Where space ``returns_between_kernels`` only, what
-    has left while a kernel ran keeps its block until the kernel has ended. ``buffers`` are those in the
-    memory of the ``staged`` tier. Tensors that are ``expanded`` take more pages here than move, and leave an
-    index behind.
+    ``sizes`` are the tensors' pages. ``rules`` say for each tensor where its block goes; a tensor without a
+    rule needs none. ``scratch_pages`` are set aside for all. ``shared`` are the GPU's pages where other jobs
+    use them, too; ``allocator`` takes its own from them. What is fetched while it leaves is called back
+    (``recalls``) or read once more, unless it is one of the ``weights``. Where space
+    ``returns_between_kernels`` only, what has left while a kernel ran keeps its block until the kernel has
+    ended. ``buffers`` are those in the memory of the ``staged`` tier. Tensors that are ``expanded`` take more
+    pages here than move, and leave an index behind.
     """
 
+    sizes: Sequence[int]
     allocator: Allocator
     rules: Sequence[FitRule | None]
     copy_rate: CopyRate
@@ -43,20 +44,14 @@ class Layout:
     scratch_pages: int = 0
     shared: Frames | None = None
 
-
-class Blocks:
-    """Gives tensors and scratch space their blocks, and counts the pages in use, each cycle for itself."""
-
-    def __init__(self, layout: Layout, sizes: Sequence[int]) -> None:
-        self.allocator, self.scratch_pages = layout.allocator, layout.scratch_pages
-        self._layout, self._sizes = layout, sizes
-        self._peak_used = 0
-        self._page_cycles = self._counted_at = self._counted_from = 0
+    def __post_init__(self) -> None:
+        """Begin to count."""
+        self._peak_used = self._page_cycles = self._counted_at = self._counted_from = 0
         self._largest_hole_at_peak = self.allocator.largest_hole_pages
 
     def needs_space(self, tensor: int) -> bool:
         """Return whether a tensor has its own block when it is on the GPU."""
-        return self._layout.rules[tensor] is not None
+        return self.rules[tensor] is not None
 
     def is_missing(self, tensor: int) -> bool:
         """Return whether a tensor needs a block and has none."""
@@ -64,12 +59,12 @@ class Blocks:
 
     def pages(self, tensor: int) -> int:
         """Pages of GPU memory that a tensor needs."""
-        expanded = self._layout.expanded.get(tensor)
-        return self._sizes[tensor] if expanded is None else expanded.block_pages
+        expanded = self.expanded.get(tensor)
+        return self.sizes[tensor] if expanded is None else expanded.block_pages
 
     def allocate(self, tensor: int) -> bool:
         """Give a tensor its block; False where there is no room, or it needs none."""
-        return self._allocate(tensor, self.pages(tensor), self._layout.rules[tensor])
+        return self._allocate(tensor, self.pages(tensor), self.rules[tensor])
 
     def reserve_scratch(self, rule: FitRule) -> bool:
         """Set a block aside for scratch space, if there is to be any; False where there is no room."""
@@ -77,9 +72,9 @@ class Blocks:
 
     def keep_index(self, tensor: int) -> None:
         """Give what it takes to expand a tensor that has left a block: there is room, as it has just left."""
-        expanded = self._layout.expanded.get(tensor)
+        expanded = self.expanded.get(tensor)
         if expanded is not None and expanded.index_pages:
-            self._allocate(index_owner(tensor), expanded.index_pages, self._layout.rules[tensor])
+            self._allocate(index_owner(tensor), expanded.index_pages, self.rules[tensor])
 
     def _allocate(self, owner: int, pages: int, rule: FitRule | None) -> bool:
         self._count()
@@ -92,7 +87,7 @@ class Blocks:
 
     def _count(self) -> None:
         """Add up the pages in use so far: called before their number changes."""
-        now = self._layout.buffers.now
+        now = self.buffers.now
         self._page_cycles += self.allocator.used_pages * (now - self._counted_at)
         self._counted_at = now
 
@@ -105,24 +100,24 @@ class Blocks:
     @property
     def peaks(self) -> tuple[int, int]:
         """Most pages of the GPU in use since peaks were restarted: by this job, and by all."""
-        shared = self._layout.shared
+        shared = self.shared
         return self._peak_used, self._peak_used if shared is None else shared.peak(id(self))
 
     @property
     def pages_of_others(self) -> int:
         """GPU pages that other jobs have."""
-        return 0 if self._layout.shared is None else self._layout.shared.used - self.allocator.used_pages
+        return 0 if self.shared is None else self.shared.used - self.allocator.used_pages
 
     def restart_peaks(self) -> None:
         """Begin to look for peaks again, and with the first of every tensor's planned addresses."""
-        self._counted_at = self._counted_from = self._layout.buffers.now
+        self._counted_at = self._counted_from = self.buffers.now
         self._page_cycles = self._peak_used = 0
-        if self._layout.shared is not None:
-            self._layout.shared.watch(id(self))
+        if self.shared is not None:
+            self.shared.watch(id(self))
         self.note_peak()
         self.allocator.restart()
-        self._layout.buffers.watch()
-        for rule in self._layout.rules:
+        self.buffers.watch()
+        for rule in self.rules:
             if isinstance(rule, PlannedAddresses):
                 rule.restart()
 
@@ -133,6 +128,6 @@ class Blocks:
         return ContiguousRecord(
             reserved_gpu_bytes=self.allocator.reserved_pages * page_bytes,
             largest_hole_bytes=self._largest_hole_at_peak * page_bytes,
-            peak_pinned_bytes=self._layout.buffers.peak_bytes,
+            peak_pinned_bytes=self.buffers.peak_bytes,
             mean_gpu_bytes=(self._page_cycles / cycles if cycles else self._peak_used) * page_bytes,
         )
