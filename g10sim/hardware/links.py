@@ -107,7 +107,11 @@ class Topology:
         ]
         self._mapping = [Link(f"GPU {gpu} page mapping", system.gpu.allocation_rate) for gpu in gpus]
         self._place_sockets(system)
-        self._place_nvlink(system)
+        nvlink = system.nvlink
+        self._peer_in, self._peer_out = (
+            [] if nvlink is None else [Link(f"GPU {gpu} NVLink {way}", nvlink.bandwidth) for gpu in gpus]
+            for way in ("in", "out")
+        )
         self.ports: dict[Location, tuple[Link | None, Link | None]] = {}
         """Ports of every tier that reads leave by, and that writes come in by; None where it has no limit."""
         self._paths: dict[tuple[int, Location, bool], list[Link]] = {}
@@ -139,14 +143,6 @@ class Topology:
         if host.inter_socket_bandwidth is not None:
             rate = host.inter_socket_bandwidth
             self._between = [Link(f"from {name}", rate, shared=True) for name in names]
-
-    def _place_nvlink(self, system: SystemSpec) -> None:
-        self._peer_in: list[Link] = []
-        self._peer_out: list[Link] = []
-        if system.nvlink is not None:
-            rate, gpus = system.nvlink.bandwidth, range(system.gpu.count)
-            self._peer_in = [Link(f"GPU {gpu} NVLink in", rate) for gpu in gpus]
-            self._peer_out = [Link(f"GPU {gpu} NVLink out", rate) for gpu in gpus]
 
     def _place_tier(self, tier: Tier) -> None:
         """Find the links between every GPU and a tier, its ports included."""

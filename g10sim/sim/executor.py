@@ -20,7 +20,7 @@ from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.beside.work import WorkBeside
 from g10sim.sim.context import JobContext
 from g10sim.sim.contiguous import WholeFetching, move_in
-from g10sim.sim.gpu import Gpu, admission_bytes
+from g10sim.sim.gpu import Gpu
 from g10sim.sim.moves.migrator import DelayedMoves, Migrator, moves_by_kernel
 from g10sim.sim.moves.reactions import Reactions
 from g10sim.sim.moves.victims import NominatedVictims, RecencyVictims
@@ -101,8 +101,7 @@ class JobRun:
         machine, job = self._machine, self.job
         if job.arrival_cycles:
             yield self._clock.timeout(job.arrival_cycles)
-        admission = admission_bytes(job.trace, machine.sharing)
-        pages = -(-admission // self.memory.page_bytes)
+        pages = gpu.pages_of(job.trace, self.memory.page_bytes)
         self._gpu, self._working_sets = gpu, gpu.working_sets if self._whole is None else None
         admitted = yield from gpu.enter(pages)
         start = self._clock.cycle

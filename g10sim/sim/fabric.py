@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 from itertools import count as counter
-from types import TracebackType
 from typing import NamedTuple
 
 from simpy import Environment, Event, Timeout
@@ -127,14 +126,12 @@ class Fabric:
         if self._depth == 1:
             self.transfers.advance(self.clock.cycle, None if self._alters_all else self._altered)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         """Close the door, if no block around this one keeps it open."""
-        if error is None and self._depth > 1:
+        if failed is None and self._depth > 1:
             self.transfers.settle()
             self._is_stale = True
-        elif error is None:
+        elif failed is None:
             now = self.clock.cycle
             self._share_anew(now)
             self._arm(self._look(now) if self._waiting or self._watch is not None else None)

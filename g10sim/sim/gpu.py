@@ -67,24 +67,26 @@ class Gpu:
         self.compute = make_compute(clock, sharing, clock_hz)
         is_shared = sharing.compute != "exclusive"
         self.working_sets = Allotment(clock, capacity_pages) if is_shared else None
-        self._places = capacity_pages if is_shared else 1
+        self._sharing, self._places = sharing, capacity_pages if is_shared else 1
         self._jobs = Allotment(clock, self._places)
         self._refuses = is_shared and sharing.admission == "refuse"
 
+    def pages_of(self, trace: Trace, page_bytes: int) -> int:
+        """Return the pages that a job counts while it is admitted, at most all: it is admitted when alone."""
+        if self.working_sets is None:
+            return self._places
+        return min(max(1, -(-admission_bytes(trace, self._sharing) // page_bytes)), self._places)
+
     def enter(self, pages: int) -> Generator[Event, Any, bool]:
         """SimPy process: wait to be let on; False when refused. ``pages`` count against shared memory."""
-        if self._refuses and not self._jobs.has_room(self._counted(pages)):
+        if self._refuses and not self._jobs.has_room(pages):
             return False
-        yield self._jobs.request(self._counted(pages))
+        yield self._jobs.request(pages)
         return True
 
     def leave(self, pages: int) -> None:
         """Let waiting jobs on that now find room."""
-        self._jobs.release(self._counted(pages))
-
-    def _counted(self, pages: int) -> int:
-        """Count a job that needs more than there is as much as there is: it is admitted when alone."""
-        return min(max(1, pages), self._places)
+        self._jobs.release(pages)
 
 
 # Fine enough for any share, and denominators stay powers of two however often the pace changes.

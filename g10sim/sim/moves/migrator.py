@@ -30,13 +30,13 @@ def moves_by_kernel(
 
     Raises PlanError for a kernel, tensor or tier that does not exist.
     """
-    groups: list[list[Planned]] = [[] for _ in range(len(trace.kernels) + 1)]
+    groups: dict[int, list[Planned]] = {}
     for number, planned in enumerate(plan.moves if plan is not None else ()):
         flaw = planned.flaw(trace, tiers)
         if flaw:
             raise PlanError(f"plan, move {number}: {flaw}")
-        groups[planned.kernel].append(planned)
-    return [tuple(group) for group in groups]
+        groups.setdefault(planned.kernel, []).append(planned)
+    return [tuple(groups.get(kernel, ())) for kernel in range(len(trace.kernels) + 1)]
 
 
 class Migrator:
