@@ -160,10 +160,6 @@ class Counts:
         self.frames.free -= count
         self.filled += count
 
-    def tier_for(self, pages: int) -> Location:
-        """Return the first memory tier with room for that many pages; without any, the last."""
-        return next((tier for tier in self.tiers if self.pools[tier].free >= pages), self.tiers[-1])
-
     def commit(
         self,
         queue: deque[Run],

@@ -288,7 +288,6 @@ class _Simulation:
         page = self._system.gpu.page_size
         pages = addresses.trace.page_sizes(page)
         unlimited = self._policy.requirements.unlimited_memory
-        starts_last = self._behaviour.initial_tier == "last"
         capacity = sum(pages) if unlimited else self._system.gpu.memory // page
         frames = self._frames[job.gpu] if self._frames else Frames(capacity)
         behaviour = self._behaviour
@@ -297,13 +296,13 @@ class _Simulation:
         chunks = addresses.chunks if by_chunks else ()
         memory = Mapped(*facts, chunks) if addresses.are_shared else Residency(*facts)
         lasting = each(job.trace.tensors, attrgetter("persistent"))
+        tiers = memory.tiers[-1:] if behaviour.initial_tier == "last" else memory.tiers
         for tensor, lasts in enumerate(lasting):
             if unlimited or lasts:
+                wishes = (homes[tensor], *tiers) if tensor in homes else tiers
                 for place in addresses.held(tensor):
-                    tier = memory.tiers[-1] if starts_last else memory.tier_for(pages[place])
-                    home = homes.get(tensor, tier)
-                    tier = home if memory.pools[home].free >= pages[place] else tier
-                    memory.place(place, Location.GPU if unlimited else tier)
+                    roomy = (tier for tier in wishes if memory.pools[tier].free >= pages[place])
+                    memory.place(place, Location.GPU if unlimited else next(roomy, memory.tiers[-1]))
         return memory
 
     def _shared_frames(self, workload: Workload) -> tuple[Frames, ...]:

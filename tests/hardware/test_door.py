@@ -185,7 +185,7 @@ CASES = [
     )
 ]
 READERS = {
-    *("lies", "state", "arriving", "evicting", "tier_for", "used_in_place", "kept_in", "clean_pages"),
+    *("lies", "state", "arriving", "evicting", "used_in_place", "kept_in", "clean_pages"),
     *("describe", "stay_mapped", "order", "check", "figures", "is_usable", "merging", "joins_last"),
     *("note_peak", "restart_peaks"),
 }

@@ -127,15 +127,16 @@ class CachingPool(Allocator):
     def _rounded(self, pages: int) -> int:
         return -(-pages // self._rounding) * self._rounding
 
-    def _class_for(self, pages: int) -> _Class:
-        return self._small if self._rounded(pages) <= self._small_limit else self._large
+    def _class_for(self, rounded: int) -> _Class:
+        return self._small if rounded <= self._small_limit else self._large
 
     def _holes_for(self, pages: int) -> Holes:
-        return self._class_for(pages).holes
+        return self._class_for(self._rounded(pages)).holes
 
     def _place(self, pages: int, rule: FitRule) -> Block | None:
         """Take a free block by ``rule``, or one of a new chunk; None where memory is full."""
-        sizes, rounded = self._class_for(pages), self._rounded(pages)
+        rounded = self._rounded(pages)
+        sizes = self._class_for(rounded)
         block = sizes.place(rounded, rule)
         if block is None and self._grow(sizes, rounded):
             return sizes.place(rounded, rule)
