@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Literal
 
 from g10sim.policies.planning.blocks.homes import GPU
 from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, part_numbers
+from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import Trace
 
@@ -45,7 +46,7 @@ def visits_of(
     before their own.
     """
     kinds, numbers = kinds_of(trace, parts), part_numbers(parts)
-    layers = [[number for number, _ in run] for _, run in groupby(enumerate(parts), _group)]
+    layers = grouped((part.group, number) for number, part in enumerate(parts)).values()
     whole, single = [(run[0], run[-1]) for run in layers], [(number, number) for number in range(len(parts))]
     found = list[Visit]()
     for tensor, kernels in enumerate(trace.uses):
@@ -60,10 +61,6 @@ def visits_of(
             stays = _stays(used, len(single), _PARTS_APART)
             found += _visits(trace, tensor, stays, single, ahead=overlap != "none")
     return tuple(found)
-
-
-def _group(pair: tuple[int, Part]) -> int:
-    return pair[1].group
 
 
 @dataclass(frozen=True)
