@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.system import SystemSpec
@@ -69,7 +70,7 @@ class PressureFit(Limited, PolicyPerJob):
         if self.recompute:
             blocks = Blocks(job.trace, numbers)
             shares = _SHARES if self.recompute == _FASTEST else (float(self.recompute),)
-            drops = [blocks.drops(share) for share in shares]
+            drops = [dropped for dropped, _ in groupby(map(blocks.drops, shares))]
         plan = fastest(programs, drops, limit)
         told = f"no addresses: tensors span {format_bytes(plan.excess_bytes)} more than there are"
         notes = (limit.note, told if plan.excess_bytes else "")
