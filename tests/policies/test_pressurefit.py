@@ -16,7 +16,7 @@ from g10sim.policies.designs.pressurefit.pressurefit import PressureFit
 from g10sim.policies.designs.pressurefit.recomputing import Blocks
 from g10sim.policies.designs.pressurefit.replay import Replay
 from g10sim.policies.designs.pressurefit.residency import Residency
-from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers
+from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers, split_numbers
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.planning.limit import Limit
 from g10sim.trace.format import load_trace
@@ -173,8 +173,9 @@ def test_kernels_are_tasks_where_a_block_does_not_fit():
         builder.kernel("Product", 20_000, read, [state], Phase.FORWARD, layer=f"layers.{number // 3}")
     trace = builder.build()
     assert block_numbers(trace) == [0, 1, 1, 1, 2, 2, 2]
-    assert not program(trace, 22).fits
-    assert program(trace, 34).fits
+    assert program(trace, 22).too_large == {1, 2}
+    assert not program(trace, 34).too_large
+    assert split_numbers([0, 1, 1, 1, 2, 2, 2], {1}) == [0, 1, 2, 3, 4, 4, 4]
     records = simulate(trace, machine(22), PressureFit(), iterations=4)
     assert last_of(records) == (140_000, {INTO: 60 * PAGE})
 

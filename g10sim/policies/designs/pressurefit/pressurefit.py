@@ -12,7 +12,7 @@ from g10sim.policies.designs.pressure.forecast import Dropped
 from g10sim.policies.designs.pressurefit.admission import Admission
 from g10sim.policies.designs.pressurefit.choosing import fastest
 from g10sim.policies.designs.pressurefit.recomputing import Blocks
-from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers
+from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers, split_numbers
 from g10sim.policies.interface.jobs import PolicyPerJob
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import ShareOrFastest, parameter
@@ -64,8 +64,8 @@ class PressureFit(Limited, PolicyPerJob):
         demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
         numbers = block_numbers(job.trace)
         programs = Programs(demand, machine, numbers)
-        if not programs.of(()).fits:
-            programs = Programs(demand, machine, range(len(numbers)))
+        if too_large := programs.of(()).too_large:
+            programs = Programs(demand, machine, split_numbers(numbers, too_large))
         drops: list[Sequence[Dropped]] = [()]
         if self.recompute:
             blocks = Blocks(job.trace, numbers)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby, pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -91,14 +91,15 @@ class Program:
         return sorted(range(len(self.gaps)), key=lambda number: -self.ends[number])
 
     @cached_property
-    def fits(self) -> bool:
-        """True if each task has room where all leaves that it does not use."""
+    def too_large(self) -> frozenset[int]:
+        """Tasks without room even where all leaves that they do not use."""
         away, count = np.zeros(2 * self.tasks + 1, dtype=np.int64), self.tasks
         for gap, size in zip(self.gaps, self.gap_sizes, strict=True):
             away[gap.start] += size
             away[gap.end] -= size
         given = away.cumsum()
-        return int((self.needed - given[:count] - given[count:-1]).max(initial=0)) <= self.capacity_bytes
+        least = self.needed - given[:count] - given[count:-1]
+        return frozenset(np.flatnonzero(least > self.capacity_bytes).tolist())
 
     @cached_property
     def gap_sizes(self) -> list[int]:
@@ -120,6 +121,12 @@ def block_numbers(trace: Trace) -> list[int]:
     """Return for each kernel the number of its block and micro-batch; where there are none, its own."""
     parts = parts_of(trace)
     return part_numbers(parts) if len(parts) > 1 else list(range(len(trace.kernels)))
+
+
+def split_numbers(numbers: Sequence[int], tasks: Container[int]) -> list[int]:
+    """Return for each kernel the number of its task, where those of some tasks are tasks by themselves."""
+    begins = (number != before or number in tasks for before, number in pairwise((-1, *numbers)))
+    return [total - 1 for total in accumulate(begins)]
 
 
 class Programs:
