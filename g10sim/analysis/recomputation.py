@@ -23,7 +23,7 @@ class Recomputability:
         self._used_on_cpu = {tensor for kernel in trace.cpu_kernels for tensor in kernel.touched}
 
     @cached_property
-    def _writers(self) -> list[list[int]]:
+    def writers(self) -> list[list[int]]:
         """For each tensor the kernels that write it, ascending; most runs drop nothing and never ask."""
         found: list[list[int]] = [[] for _ in range(len(self._trace.tensors))]
         for kernel, outputs in enumerate(named(self._trace.kernels, attrgetter("outputs"))):
@@ -33,7 +33,7 @@ class Recomputability:
 
     def producer(self, tensor: int, kernel: int) -> Kernel | None:
         """Return the last kernel before ``kernel`` that writes a tensor, or None."""
-        writers = self._writers[tensor]
+        writers = self.writers[tensor]
         before = bisect_left(writers, kernel)
         return self._trace.kernels[writers[before - 1]] if before else None
 
@@ -49,7 +49,7 @@ class Recomputability:
             return "lasts from iteration to iteration; allowed: what a kernel of the iteration makes"
         if tensor in self._used_on_cpu:
             return "is used on the CPU; allowed: what kernels on the GPU make and read"
-        writers = self._writers[tensor]
+        writers = self.writers[tensor]
         made = writers[: bisect_left(writers, kernel)]
         if not made or not kernel < trace.deaths[tensor]:
             return "has no contents that will be read again; allowed: live tensors"
@@ -95,9 +95,9 @@ class Recomputability:
 
     def _is_made_once(self, tensor: int) -> bool:
         """Return whether a tensor that is gone may be made again for another."""
-        return self._chains and len(self._writers[tensor]) == 1 and tensor not in self._used_on_cpu
+        return self._chains and len(self.writers[tensor]) == 1 and tensor not in self._used_on_cpu
 
     def _changes(self, tensor: int, after: int, before: int) -> bool:
         """Return True if a kernel between two others writes a tensor."""
-        writers = self._writers[tensor]
+        writers = self.writers[tensor]
         return bisect_left(writers, before) > bisect_left(writers, after + 1)

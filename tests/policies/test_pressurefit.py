@@ -20,7 +20,8 @@ from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers, s
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.planning.limit import Limit
 from g10sim.trace.format import load_trace
-from g10sim.trace.model import Phase, TensorKind
+from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, Trace
+from g10sim.trace.repetition import Block, Repeated
 from g10sim.trace.synthetic import TraceBuilder
 
 INTO, OUT = "host_to_gpu_bytes", "gpu_to_host_bytes"
@@ -98,6 +99,15 @@ def test_clean_tensors_leave_before_others():
     trace = trace_of({"w*": 10, "a": 10, "c": 20}, kernels)
     found = Residency(program(trace, 30), stall_first=False, headroom=False)
     assert leaving(found) == [(trace.ids_of_given[0], True)]
+
+
+def test_writers_are_found_in_every_repetition():
+    """Three rounds, each of which makes a tensor and reads it later, in kernels made on demand."""
+    tensors = tuple(Tensor(number, f"a{number}", PAGE, TensorKind.ACTIVATION, False) for number in range(6))
+    ids = [((), (0,)), ((), (1,)), ((1,), ()), ((0,), ())]
+    kernels = tuple(Kernel(number, "k", 1000, *both) for number, both in enumerate(ids))
+    trace = Trace("rounds", 1, 10**9, tensors, Repeated([Block(kernels, 3, since=0, shift=2)]))
+    assert [(gap.tensor, gap.written) for gap in program(trace, 2).gaps] == [(0, 0), (2, 4), (4, 8)]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.pools.operations import stays_of
+from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Dropped, Reruns, with_reruns
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
@@ -138,10 +139,7 @@ class Programs:
     def __init__(self, demand: Demand, machine: PlannedMachine, numbers: Sequence[int]) -> None:
         self._demand, self._machine, self.numbers, trace = demand, machine, numbers, demand.trace
         self._kernels = [*np.unique(self.numbers, return_index=True)[1].tolist(), len(self.numbers)]
-        self._written: list[list[int]] = [[] for _ in trace.tensors]
-        for number, outputs in zip(self.numbers, each(trace.kernels, attrgetter("outputs")), strict=True):
-            for tensor in outputs:
-                self._written[tensor].append(number)
+        self._writers = Recomputability(trace).writers
         self._lasts = each(trace.tensors, attrgetter("persistent"))
         self._uses = [uses[: bisect_left(uses, trace.deaths[i])] for i, uses in enumerate(trace.uses)]
         self._stays = [[] if lasts else stays_of(trace, i) for i, lasts in enumerate(self._lasts)]
@@ -187,7 +185,7 @@ class Programs:
         """Return the gaps between the tasks that use a tensor, where it has contents."""
         numbers, lasts = self.numbers, self._lasts[tensor]
         tasks, found = sorted({numbers[kernel] for kernel in uses}), list[Gap]()
-        written = self._written[tensor]
+        written = [numbers[kernel] for kernel in self._writers[tensor]]
         for start, end in [(0, len(numbers))] if lasts and tasks else stays:
             used = [task for task in tasks if numbers[start] <= task <= numbers[end - 1]]
             following = [*used[1:], used[0] + numbers[-1] + 1] if lasts else used[1:]
