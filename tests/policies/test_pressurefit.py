@@ -86,6 +86,12 @@ def test_no_more_leaves_than_the_worst_task_lacks():
     assert leaving(early) == [(0, False), (1, False)]
 
 
+def test_nothing_leaves_where_nothing_is_idle():
+    """Both tensors are used by each kernel after they are made: memory lacks five pages, whatever leaves."""
+    planned = program(trace_of({"a": 10, "b": 10}, [(1000, "", "a"), (1000, "a", "b")]), 15)
+    assert not Residency(planned, stall_first=True, headroom=True).cut
+
+
 def test_activations_leave_with_a_copy_and_return():
     records = simulate(passes(), machine(30), PressureFit(), iterations=3)
     time, traffic = last_of(records)

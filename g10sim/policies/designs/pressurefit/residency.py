@@ -36,7 +36,7 @@ class Residency:
             if not gap.frozen:
                 self._dirty[gap.tensor].append(number)
         self._offers = _Offers(program.tasks)
-        if not self.fits:
+        if program.gaps and not self.fits:
             for number, gap in enumerate(program.gaps):
                 if gap.end >= program.tasks:
                     self._take(number)
