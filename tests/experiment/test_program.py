@@ -2,6 +2,7 @@
 
 import os
 import py_compile
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +14,9 @@ import g10sim
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError, UnsupportedError
 from g10sim.experiment import program
-from g10sim.experiment.execution import simulate
+from g10sim.experiment.execution import run_cell, simulate
 from g10sim.experiment.expand import expand
+from g10sim.experiment.outcome import CellTask
 
 TABLES = ("kernels", "migrations", "memory", "timeline")
 
@@ -96,3 +98,18 @@ def test_code_that_python_did_not_load_is_refused_once(package):
         looked_at()
     assert not compiled.exists()
     assert looked_at()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("key", "g10sim was edited while this run lasts"),
+        ("settings", "found {.*}; allowed: of another process"),
+    ],
+)
+def test_a_cell_that_is_another_in_its_process_fails(config, tmp_path, name, says):
+    cell = g10sim.run(config, output=tmp_path / "out").cells[0]
+    cell.__dict__[name] = "of another process"
+    result = run_cell(CellTask(cell, tmp_path / "again"), 0)
+    assert result.status == "failed"
+    assert re.search(says, result.message)

@@ -135,7 +135,7 @@ def test_a_plan_that_copies_in_time_takes_the_time_of_its_kernels():
     planned = program(ring(20_000), 20)
     residency = Residency(planned, stall_first=True, headroom=True)
     windows = Windows(planned, residency)
-    times = {rule.__name__: Replay(planned, residency, rule(windows)).cycles() for rule in RULES}
+    times = {rule.__name__: Replay(planned, residency, rule(windows)).cycles for rule in RULES}
     assert times["packed_fifo"] == 80_000
 
 
@@ -220,7 +220,15 @@ def test_addresses_are_counted_from_when_a_copy_starts_until_it_is_gone():
     planned = program(passes(), 30)
     residency = Residency(planned, stall_first=True, headroom=False)
     replay = Replay(planned, residency, Windows(planned, residency).latest_safe())
-    replay.cycles()
+    assert extent_bytes(planned, replay) == 30 * PAGE
+
+
+def test_addresses_repeat_after_an_iteration_with_its_waits():
+    """The link takes 10,000 cycles for each weight, kernels 5000: three weights have room at a time."""
+    planned = program(ring(5000), 30)
+    residency = Residency(planned, stall_first=True, headroom=False)
+    replay = Replay(planned, residency, Windows(planned, residency).packed_fit())
+    assert replay.cycles == 45_000
     assert extent_bytes(planned, replay) == 30 * PAGE
 
 

@@ -16,7 +16,7 @@ def extent_bytes(program: Program, replay: Replay) -> int:
     needs is one block. The largest blocks come first, each at the lowest free address
     (als244/shadowspill, docs/architecture/physical-admission.md).
     """
-    gaps, sizes, period = program.gaps, program.sizes, int(replay.ended[-1]) - int(replay.started[0])
+    gaps, sizes, period = program.gaps, program.sizes, int(replay.cycles)
     cut = defaultdict[int, list[int]](list)
     for number in sorted(replay.arrivals, key=lambda number: gaps[number].start):
         cut[gaps[number].tensor].append(number)

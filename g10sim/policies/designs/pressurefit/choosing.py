@@ -24,7 +24,7 @@ _LEAST_GIVEN_UP = 128
 
 @dataclass(frozen=True)
 class Fitted:
-    """A plan that was replayed, and the cycles that an iteration takes.
+    """A plan that was replayed.
 
     For some of its tensors there are no addresses, as they span ``excess_bytes`` more than there are.
     """
@@ -33,8 +33,12 @@ class Fitted:
     residency: Residency
     rule: Callable[[Windows], Arrivals]
     replay: Replay
-    cycles: float
     excess_bytes: int = 0
+
+    @property
+    def cycles(self) -> float:
+        """Duration of an iteration; infinite for a plan that does not end."""
+        return self.replay.cycles
 
 
 def fastest(programs: Programs, drops: Sequence[Sequence[Dropped]], limit: Limit) -> Fitted:
@@ -116,5 +120,4 @@ def _plans(program: Program) -> Iterator[Fitted]:
 def _fitted(
     program: Program, residency: Residency, rule: Callable[[Windows], Arrivals], windows: Windows
 ) -> Fitted:
-    replay = Replay(program, residency, rule(windows))
-    return Fitted(program, residency, rule, replay, replay.cycles())
+    return Fitted(program, residency, rule, Replay(program, residency, rule(windows)))

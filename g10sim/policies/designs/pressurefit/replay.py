@@ -53,9 +53,10 @@ class Replay:
         """Times that something was asked for after a task in place of before it."""
         self.lacks = dict[int, int]()
         """Most bytes that the first of the queue, or what a task makes, had no room for, by task."""
+        self.cycles = self._followed()
+        """Duration of the last iteration; infinite if copies and tasks wait for each other."""
 
-    def cycles(self) -> float:
-        """Return how long the last iteration takes; infinite if copies and tasks wait for each other."""
+    def _followed(self) -> float:
         program, begin = self._program, 0.0
         made = (program.fresh + program.scratch).tolist()
         left = (program.gone + program.scratch).tolist()
