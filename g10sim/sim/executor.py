@@ -287,7 +287,7 @@ class JobRun:
         if reclaimed := self.addresses.enter(kernel):
             memory.touch(*reclaimed)
         self._view.enter(iteration, kernel)
-        self._recomputation.next_kernel = kernel
+        self._recomputation.kernel_starts(kernel)
         self._computes_since = None
         self._hold(kernel)
         self._delayed.enter(iteration, kernel)

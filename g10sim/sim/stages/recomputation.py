@@ -27,6 +27,10 @@ class Recomputation(Recomputability):
         self.dropped.add(tensor)
         self.drops += 1
 
+    def kernel_starts(self, kernel: int) -> None:
+        """Note which kernel is about to start."""
+        self.next_kernel = kernel
+
     def kernel_ended(self, kernel: int) -> None:
         """Note what a kernel has written: it need not be computed again."""
         if self.dropped:
