@@ -76,7 +76,8 @@ class Counts:
 
     ``sizes`` are tensors in pages. ``pages[place][tensor]`` are those of a tensor at a place and not in
     transfer: ``absent`` without contents, ``idle`` on the GPU, further ones in memory tiers, whose ``pools``
-    jobs share; ``moving`` are in a queue, wherever they lie. Together they are the tensor's size. ``frames``
+    jobs share; ``moving`` are in a queue, wherever they lie. Together they are the tensor's size; ``leaving``
+    are the pages in queues to be evicted, of tensors that have any there. ``frames``
     are the GPU's pages, of which this job has ``filled`` some. ``needed`` is the running (or waiting)
     kernel's working set; what of it lies in the tiers that ``in_place`` names for tensors is used there and
     does not come in. Tensors that are ``storing`` are on their way from host memory to another tier, or
@@ -111,6 +112,7 @@ class Counts:
         self.pages = [list(sizes), *([0] * len(sizes) for _ in range(1 + len(pools)))]
         self.absent, self.idle = self.pages[NONE], self.pages[GPU]
         self.moving = [0] * len(sizes)
+        self.leaving: dict[int, int] = {}
         self.copies: list[Location | None] = [None] * len(sizes)
         self.copied = [0] * len(sizes)
         self.recency = Recency(len(sizes), frames.clock)
@@ -182,6 +184,7 @@ class Counts:
             self.traffic.moved_in[source] += count
         elif source is GPU:
             self.moving[tensor] -= count
+            self._stop_leaving(tensor, count)
             self.frames.free += count
             self.filled -= count
             self._put(tensor, count, target)
@@ -195,6 +198,12 @@ class Counts:
                 (owner or self)._make_way(victim, count, target)
         if not run.count and queue and queue[0] is run:
             queue.popleft()
+
+    def _stop_leaving(self, tensor: int, count: int) -> None:
+        """Count pages out of those in queues to be evicted."""
+        left = self.leaving.pop(tensor) - count
+        if left:
+            self.leaving[tensor] = left
 
     def _make_way(self, victim: Run, count: int, target: Location) -> None:
         """Let pages in the eviction order leave the GPU."""
@@ -288,6 +297,7 @@ class Counts:
         self.door.enter()
         self.idle[run.tensor] -= run.count
         self.moving[run.tensor] += run.count
+        self.leaving[run.tensor] = self.leaving.get(run.tensor, 0) + run.count
         if self.idle[run.tensor]:
             self.recency.take(run.tensor, run.count)
         else:
@@ -367,18 +377,18 @@ class Counts:
     def cancel(self, tensor: int) -> None:
         """Take a tensor's pages out of every queue; they stay where they lie."""
         self.door.enter()
-        if not self.moving[tensor]:
-            return
-        for queues in (self.queues.prefetch, self.queues.fault):
-            for place in self.origins:
-                self.pages[place][tensor] += self._removed(queues[place], tensor)
+        if self.moving[tensor] > self.leaving.get(tensor, 0):
+            for queues in (self.queues.prefetch, self.queues.fault):
+                for place in self.origins:
+                    self.pages[place][tensor] += self._removed(queues[place], tensor)
         self.cancel_eviction(tensor)
 
     def cancel_eviction(self, tensor: int) -> None:
         """Keep what is still here of a tensor that was to be evicted."""
         self.door.enter()
-        kept = sum(self._removed(self.queues.evict[place], tensor) for place in self.tiers)
-        if kept:
+        if tensor in self.leaving:
+            kept = sum(self._removed(self.queues.evict[place], tensor) for place in self.tiers)
+            self._stop_leaving(tensor, kept)
             self.copies[tensor] = self.copies[tensor] if self.keeps_copies else None
             self.idle[tensor] += kept
             self.recency.append(tensor, kept)

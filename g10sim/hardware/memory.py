@@ -73,7 +73,7 @@ class Residency(Counts):
 
     def evicting(self) -> Iterator[int]:
         """Yield the tensors that wait to be evicted or are on their way out."""
-        return chain((run.tensor for queue in self.queues.evict for run in queue), self.storing)
+        return chain(self.leaving, self.storing)
 
     def arriving(self) -> Iterator[int]:
         """Yield the tensors that wait to come in, or are on their way in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from g10sim.errors import InvariantError
@@ -92,13 +93,14 @@ def check_conservation(memory: Residency, where: str) -> None:
     """Check that every page of every tensor is in exactly one place. Raises InvariantError."""
     queues = memory.queues
     queued = [0] * len(memory.sizes)
-    on_gpu = sum(memory.idle)
+    on_gpu, leaving = sum(memory.idle), Counter[int]()
     for name, kind in (("fault", queues.fault), ("prefetch", queues.prefetch), ("evict", queues.evict)):
         for run in (run for queue in kind for run in queue):
             _require(run.count > 0, f"{where}: empty run to {name}")
             queued[run.tensor] += 0 if run.is_empty else run.count
             if kind is queues.evict:
                 on_gpu += run.count
+                leaving[run.tensor] += run.count
     for tensor, pages in enumerate(memory.sizes):
         here = [count[tensor] for count in (*memory.pages, memory.moving)]
         _require(min(here) >= 0, f"{where}: tensor {tensor} has a negative count")
@@ -108,5 +110,6 @@ def check_conservation(memory: Residency, where: str) -> None:
             memory.recency.pages(tensor) == memory.idle[tensor],
             f"{where}: tensor {tensor} is ordered wrongly",
         )
+    _require(leaving == memory.leaving, f"{where}: pages that leave are counted wrongly")
     _require(on_gpu == memory.filled, f"{where}: {on_gpu} pages on the GPU, {memory.filled} counted")
     memory.check()

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from itertools import chain
-from operator import attrgetter
 
 from g10sim.hardware.memory import Residency
 from g10sim.records import Location, StallReason
-
-_tensor = attrgetter("tensor")
 
 
 @cache
@@ -29,8 +25,8 @@ def reason_for_waiting(memory: Residency) -> StallReason:
     new = sum([run.count for run in queues.prefetch[Location.NONE] if run.tensor in awaited])
     if 0 < new == sum(awaited.values()):
         return StallReason.MAPPING
-    leaving = map(_tensor, chain.from_iterable(queues.evict))
-    return StallReason.LATE_PREFETCH if awaited.keys().isdisjoint(leaving) else StallReason.EVICTION
+    is_free = awaited.keys().isdisjoint(memory.leaving.keys())
+    return StallReason.LATE_PREFETCH if is_free else StallReason.EVICTION
 
 
 class WaitLog:

@@ -46,25 +46,28 @@ class Streaming(JobPolicy):
     contents and are mapped before a kernel writes them. ``_next`` is the kernel that needs them. ``_lasting``
     and ``_dying`` have both numbers of what is missing, the next one first, and others that no longer hold.
     ``_living`` are the tensors that die before the iteration ends and have contents beyond the running
-    kernel, those of earlier births first in ``_birth_order``, which has others besides.
+    kernel, those of earlier births first in ``_birth_order``, which has others besides. ``_asked`` has the
+    bytes asked for of each tensor that may be on its way. ``_all_sizes`` and so on are the same as arrays.
     """
 
     def __init__(self, trace: Trace, machine: PlannedMachine, settings: Settings) -> None:
         self._trace, self._kernels = trace, len(trace.kernels)
         self._overlaps, self.tensors = settings.overlaps, len(trace.tensors)
-        self._sizes: Integers = np.array(machine.sizes(trace), dtype=np.int64)
+        sizes: Integers = np.array(machine.sizes(trace), dtype=np.int64)
         self._uses = self._uses_on_gpu()
-        self._next: Integers = np.array([uses[0] if uses else _NEVER for uses in self._uses], dtype=np.int64)
+        following: Integers = np.array([uses[0] if uses else _NEVER for uses in self._uses], dtype=np.int64)
         self._living, self._birth_order = set[int](), deque[tuple[int, int]]()
         lasts = np.array([tensor.persistent for tensor in trace.tensors], dtype=bool)
-        self._dies: list[bool] = (~lasts & (self._next < _NEVER)).tolist()
-        self._missing: Integers = np.where(self._next < _NEVER, self._sizes, 0)
-        self._missing_bytes = self._used_bytes = int(self._missing.sum())
+        self._dies: list[bool] = (~lasts & (following < _NEVER)).tolist()
+        missing: Integers = np.where(following < _NEVER, sizes, 0)
+        self._all_sizes, self._all_next, self._all_missing = sizes, following, missing
+        self._sizes, self._next, self._missing = sizes.data, following.data, missing.data
+        self._missing_bytes = self._used_bytes = int(missing.sum())
         self._lasting, self._dying = list[tuple[int, int]](), list[tuple[int, int]]()
-        for tensor in np.flatnonzero(self._missing).tolist():
+        for tensor in np.flatnonzero(missing).tolist():
             self._await(tensor)
-        self._asked: dict[int, None] = {}
-        self._last_asked = 0
+        self._asked: dict[int, int] = {}
+        self._asked_bytes = self._last_asked = 0
         self._named: list[list[int]] = []
         self._homes: dict[int, str] = {}
         self._room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
@@ -74,7 +77,7 @@ class Streaming(JobPolicy):
         places = located(trace, settings.device_map or {})
         if settings.device_map is not None:
             leaving = {
-                one: int(self._sizes[one.tensor]) for one in inactive_periods(trace) if one.tensor in places
+                one: self._sizes[one.tensor] for one in inactive_periods(trace) if one.tensor in places
             }
         elif settings.keep_bytes is None and not settings.keeps_copies:
             leaving = page_shares(trace, machine, demand, window)
@@ -94,7 +97,7 @@ class Streaming(JobPolicy):
         lasting = (tensor.id for tensor in self._trace.tensors if tensor.persistent)
         homes = dict[int, str]()
         for tensor in sorted(lasting, key=lambda tensor: (tensor not in self._clean, tensor)):
-            size = int(self._sizes[tensor])
+            size = self._sizes[tensor]
             homes[tensor] = next((name for name, free in room.items() if free >= size), list(room)[-1])
             room[homes[tensor]] -= size
         return homes
@@ -113,26 +116,30 @@ class Streaming(JobPolicy):
         now = view.iteration * self._kernels + view.kernel
         self._observe(view, now)
         for tensor in view.trace.kernels[view.kernel].tensors:
-            yield self._fetch(view, tensor, now)
+            self._ask(view, tensor, now)
+            if not view.is_whole(tensor):
+                yield Fetch(tensor)
         yield from self._depart(view)
         for tensor in self._wanted(now) if self._overlaps else ():
-            yield self._fetch(view, tensor, int(self._next[tensor]))
-        if self._asked:
-            near = (self._next <= self._last_asked) & (self._missing < self._sizes)
+            self._ask(view, tensor, self._next[tensor])
+            yield Fetch(tensor)
+        if self._asked_bytes > view.free_bytes:  # otherwise nothing is pushed out
+            near = (self._all_next <= self._last_asked) & (self._all_missing < self._all_sizes)
             yield Protect(frozenset(np.flatnonzero(near).tolist()))
 
     def state(self, view: PolicyView) -> tuple[object, ...]:
         """Return next uses, counted from now, what is missing, and what was asked for."""
         now = view.iteration * self._kernels + view.kernel
-        uses = np.where(self._next < _NEVER, self._next - now, _NEVER)
-        asked, homes = tuple(self._asked), tuple(sorted(self._homes.items()))
+        uses = np.where(self._all_next < _NEVER, self._all_next - now, _NEVER)
+        asked, homes = tuple(self._asked.items()), tuple(sorted(self._homes.items()))
         victims = tuple(map(tuple, self._named))
-        return uses.tobytes(), self._missing.tobytes(), asked, self._last_asked - now, homes, victims
+        return uses.tobytes(), self._all_missing.tobytes(), asked, self._last_asked - now, homes, victims
 
     def choose_victims(self, view: PolicyView) -> list[int]:
         """Return what is used later than all that was asked for, used last first."""
-        there = np.flatnonzero((self._missing < self._sizes) & (self._next > self._last_asked))
-        order = there[np.argsort(-self._next[there], kind="stable")].tolist()
+        following = self._all_next
+        there = np.flatnonzero((self._all_missing < self._all_sizes) & (following > self._last_asked))
+        order = there[np.argsort(-following[there], kind="stable")].tolist()
         victims = [tensor for tensor in order if not view.is_needed(tensor)]
         self._named.append(victims)
         return victims
@@ -149,7 +156,7 @@ class Streaming(JobPolicy):
         for tensor in list(self._asked):
             if view.in_transfer_bytes(tensor):
                 break
-            del self._asked[tensor]
+            self._asked_bytes -= self._asked.pop(tensor)
         for tensor in view.trace.kernels[(view.kernel + 1) % self._kernels].tensors:
             self._see(view, tensor)
         if not self._asked:
@@ -172,7 +179,7 @@ class Streaming(JobPolicy):
             self._living.discard(tensor)
             self._next[tensor] = uses[0] + (lap + 1) * self._kernels
             if not self._trace.tensors[tensor].persistent:
-                self._lack(tensor, int(self._sizes[tensor]))
+                self._lack(tensor, self._sizes[tensor])
             self._await(tensor)
         if not self._living:
             self._birth_order.clear()
@@ -181,12 +188,12 @@ class Streaming(JobPolicy):
 
     def _see(self, view: PolicyView, tensor: int) -> bool:
         """Count what of a tensor is not here, or leaves; return True if that has changed."""
-        missing = 0 if tensor in self._asked else int(self._sizes[tensor]) - view.resident_bytes(tensor)
+        missing = 0 if tensor in self._asked else self._sizes[tensor] - view.resident_bytes(tensor)
         return self._lack(tensor, missing)
 
     def _lack(self, tensor: int, missing: int) -> bool:
         """Note what of a tensor is missing; return True if that has changed."""
-        before = int(self._missing[tensor])
+        before = self._missing[tensor]
         if missing == before:
             return False
         self._missing[tensor] = missing
@@ -200,18 +207,18 @@ class Streaming(JobPolicy):
         """Put a tensor that is missing in order, if any is asked for ahead."""
         if self._overlaps and self._missing[tensor]:
             order = self._dying if self._dies[tensor] else self._lasting
-            heappush(order, (int(self._next[tensor]), tensor))
+            heappush(order, (self._next[tensor], tensor))
 
-    def _fetch(self, view: PolicyView, tensor: int, need: int) -> Move:
-        """Ask for a tensor that kernel ``need`` needs."""
-        if self._missing[tensor]:
-            self._asked[tensor] = None
+    def _ask(self, view: PolicyView, tensor: int, need: int) -> None:
+        """Note that a tensor is asked for, which kernel ``need`` needs."""
+        if missing := self._missing[tensor]:
+            self._asked[tensor] = self._asked.get(tensor, 0) + missing
+            self._asked_bytes += missing
             self._last_asked = max(self._last_asked, need)
         if tensor in self._clean:
             home = next((tier for tier in view.tiers if view.bytes_in(tensor, tier)), None)
             self._homes[tensor] = home or self._homes[tensor]
         self._lack(tensor, 0)
-        return Fetch(tensor)
 
     def _wanted(self, now: int) -> list[int]:
         """Return what to ask for now in the order of use: as much as has room, and what is needed next."""
@@ -219,7 +226,7 @@ class Streaming(JobPolicy):
         soon = now + self._until_new[now % self._kernels]
         wanted = list[int]()
         for use, tensor in self._coming(now):
-            room -= int(self._missing[tensor])
+            room -= self._missing[tensor]
             if room < 0 and use > soon:
                 self._await(tensor)
                 break
@@ -265,12 +272,12 @@ class Streaming(JobPolicy):
     def _depart(self, view: PolicyView) -> Iterator[Move]:
         """Send away what is to be elsewhere until its next use."""
         for tensor, size in self._departures.get(view.kernel, ()):
-            excess = min(size - int(self._missing[tensor]), view.resident_bytes(tensor))
+            excess = min(size - self._missing[tensor], view.resident_bytes(tensor))
             if excess > 0 and not view.is_needed(tensor):
                 yield self._evict(view, tensor, excess)
 
     def _evict(self, view: PolicyView, tensor: int, size_bytes: int) -> Move:
-        self._lack(tensor, int(self._missing[tensor]) + size_bytes)
+        self._lack(tensor, self._missing[tensor] + size_bytes)
         home = self._homes.get(tensor) if tensor in self._clean else None
         if home is not None:
             return Evict(tensor, home, is_clean=True)
