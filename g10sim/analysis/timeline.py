@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Integers: TypeAlias = "npt.NDArray[np.int64]"
+Floats: TypeAlias = "npt.NDArray[np.float64]"
+Flags: TypeAlias = "npt.NDArray[np.bool_]"
+Numbers: TypeAlias = "npt.NDArray[Any]"
+"""Integers or floats, or integers of Python where they may be too large for those of numpy."""
 
 
 def kernel_durations(trace: Trace, clock_hz: int) -> Integers:

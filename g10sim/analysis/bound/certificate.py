@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from g10sim.analysis.bound.checkpoints import Checkpoints
 from g10sim.analysis.bound.machine import Machine, crossings
-from g10sim.analysis.timeline import Integers
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-Floats: TypeAlias = "npt.NDArray[np.float64]"
+from g10sim.analysis.timeline import Floats, Integers
 
 _HIGHEST = 1e6
 _MOST_BITS = 36

@@ -9,10 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from g10sim.analysis.bound.certificate import Floats
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.bound.machine import Machine
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Floats, Integers
 
 _KERNELS_AT_ONCE = 2**16
 

@@ -7,17 +7,11 @@ which has the same budget. Prefix sums answer by bisection when a transfer would
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Floats, Integers
 from g10sim.policies.planning.prefix_sums import PrefixSums
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-Bytes: TypeAlias = "npt.NDArray[np.float64]"
 
 
 class Budget:
@@ -28,9 +22,9 @@ class Budget:
     """
 
     def __init__(self, durations: Integers, link_rate: float, rates: Mapping[str, float]) -> None:
-        cycles: Bytes = durations.astype(np.float64)
+        cycles: Floats = durations.astype(np.float64)
         unit = 2.0 ** (np.ceil(np.log2(cycles.sum() * link_rate + 1)) - 51)  # so that sums of it are exact
-        self._link: Bytes = np.rint(cycles * link_rate / unit) * unit
+        self._link: Floats = np.rint(cycles * link_rate / unit) * unit
         self.free_bytes = {
             tier: np.rint(cycles * min(rate, link_rate) / unit) * unit for tier, rate in rates.items()
         }
@@ -74,7 +68,7 @@ class Budget:
             left -= float(used.sum())
             self._take(slice(begin, last), used, tier)
 
-    def _take(self, kernels: slice, used: Bytes, tier: str) -> None:
+    def _take(self, kernels: slice, used: Floats, tier: str) -> None:
         self._link[kernels] = np.maximum(self._link[kernels] - used, 0.0)
         self.free_bytes[tier][kernels] -= used
         for free in self.free_bytes.values():

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-Worths: TypeAlias = "npt.NDArray[np.float64]"
+from g10sim.analysis.timeline import Floats, Integers
 
 _FIRST, _MOST_FIRST = 8, 128
 """Candidates that are worked out at a time, at least, and at most to begin with."""
 
 
-def find_best(known: Worths, worths: Callable[[Integers], Worths]) -> int | None:
+def find_best(known: Floats, worths: Callable[[Integers], Floats]) -> int | None:
     """Return the number of the candidate that is worth most, of equals the first; None: none has any worth.
 
     ``known`` is what each was worth when it was last worked out, and no less than it is worth now. ``worths``
@@ -48,13 +42,13 @@ class Ranking:
     Those without any worth (0) are left out for good.
     """
 
-    def __init__(self, worths: Worths) -> None:
+    def __init__(self, worths: Floats) -> None:
         order = np.argsort(-worths, kind="stable")
         self._numbers: Integers = order[worths[order] > 0]
-        self._keys: Worths = -worths[self._numbers]
+        self._keys: Floats = -worths[self._numbers]
         self._first, self._count, self._many = 0, _FIRST, 0
 
-    def pop(self, worths: Callable[[Integers], Worths]) -> int | None:
+    def pop(self, worths: Callable[[Integers], Floats]) -> int | None:
         """Work out candidates, the first ones first, until one is better than any that follows was; take it.
 
         Returns its number; None: there is none left. ``worths`` may work out more of them than are looked at.
@@ -80,7 +74,7 @@ class Ranking:
                 return chosen
         return None
 
-    def _put_back(self, place: int, keys: Worths, numbers: Integers) -> None:
+    def _put_back(self, place: int, keys: Floats, numbers: Integers) -> None:
         """Put candidates of which the worth has changed among those from a place on."""
         needed = place - self._first
         self._count = min(max(_FIRST, needed * 5 // 4), _MOST_FIRST)
@@ -122,7 +116,7 @@ def nested(numbers: Integers, kinds: Integers, starts: Integers, ends: Integers)
     return found
 
 
-def best_first(worths: Worths, keys: Integers) -> Iterator[int]:
+def best_first(worths: Floats, keys: Integers) -> Iterator[int]:
     """Yield the numbers of candidates with any worth, the best first, of equals that with the lowest key.
 
     They are put in order when more than a few are asked for.
@@ -139,7 +133,7 @@ def best_first(worths: Worths, keys: Integers) -> Iterator[int]:
     yield from map(int, order[left[order] > 0])
 
 
-def _best_up_to_each(keys: Worths, numbers: Integers) -> tuple[Worths, Integers]:
+def _best_up_to_each(keys: Floats, numbers: Integers) -> tuple[Floats, Integers]:
     """Return the lowest key of the first 1, 2, ... candidates, and the lowest number that has it."""
     lowest = np.minimum.accumulate(keys)
     falls = np.append(0, (lowest[1:] < lowest[:-1]).cumsum()) * (numbers.max() + 1)

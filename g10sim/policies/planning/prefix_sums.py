@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
-
 import numpy as np
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-Numbers: TypeAlias = "npt.NDArray[Any]"
-"""Integers or floats."""
+from g10sim.analysis.timeline import Numbers
 
 
 class PrefixSums:

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from g10sim.analysis.timeline import Floats
 from g10sim.errors import PolicyError
-from g10sim.policies.designs.autoswap.scores import Scores
 
 STEPS = 20
 """Points that are tried after the single scores (the authors' driver)."""
@@ -31,8 +31,8 @@ class Combination(Generic[Outcome]):
 
 
 def best_combination(
-    scores: Mapping[str, Scores],
-    evaluate: Callable[[Scores], Outcome],
+    scores: Mapping[str, Floats],
+    evaluate: Callable[[Floats], Outcome],
     cost: Callable[[Outcome], float],
     *,
     seed: int = 0,
@@ -56,7 +56,7 @@ def best_combination(
     return min(tried, key=lambda found: cost(found.outcome))
 
 
-def weighted_sum(scores: Mapping[str, Scores], weights: Mapping[str, float]) -> Scores:
+def weighted_sum(scores: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
     """Add up scores, each divided by its standard deviation and multiplied by its weight."""
     total = np.zeros(max(map(len, scores.values())))
     for name, found in scores.items():
@@ -110,6 +110,6 @@ def _explored(
     return found
 
 
-def _standardised(scores: Scores) -> Scores:
+def _standardised(scores: Floats) -> Floats:
     deviation = float(scores.std()) if len(scores) else 0.0
     return (scores - scores.mean()) / deviation if deviation else np.zeros_like(scores)

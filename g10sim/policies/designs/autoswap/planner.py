@@ -10,9 +10,10 @@ import numpy as np
 
 from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.pools.placement import Block, search_placement
+from g10sim.analysis.timeline import Floats
 from g10sim.policies.designs.autoswap.combination import best_combination, weighted_sum
 from g10sim.policies.designs.autoswap.schedule import Schedule, stick_to_limit, without_overhead
-from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES, Scores, in_order, majority_vote
+from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES, in_order, majority_vote
 from g10sim.policies.designs.autoswap.timeline import (
     LoadTimeline,
     Swap,
@@ -134,7 +135,7 @@ def plan_swaps(
         for one in found
     )
 
-    def evaluate(scores: Scores) -> Schedule:
+    def evaluate(scores: Floats) -> Schedule:
         return _schedule(timeline, candidates, limit_bytes, copies, mode, in_order(scores))
 
     def cost(schedule: Schedule) -> float:
@@ -147,7 +148,7 @@ def plan_swaps(
         used: Mapping[str, float] = {}
         schedule = Schedule((), 0, 0, timeline.peak_bytes)
     elif score == "combined":
-        scores: dict[str, Scores] = {
+        scores: dict[str, Floats] = {
             name: found(timeline, candidates, copies) for name, found in SINGLE_SCORES.items()
         }
         if weights:

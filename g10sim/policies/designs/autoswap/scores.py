@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Floats, Integers
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, spans_of
 from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.planning.timeline import Absence
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-Scores: TypeAlias = "npt.NDArray[np.float64]"
 
 _KNOWN = 1024
 """Candidates whose scores are kept up to date."""
 
 
-def duration_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
+def duration_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Floats:
     """DOA: cycles between the uses less those of the copies; negative where they do not fit."""
     return np.array(
         [
@@ -32,20 +27,20 @@ def duration_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], c
     )
 
 
-def area_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
+def area_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Floats:
     """AOA: DOA times size, or DOA over size where it is negative: large tensors are not worse then."""
     durations = duration_of_absence(timeline, candidates, copies)
     sizes = np.array([candidate.size_bytes for candidate in candidates], dtype=np.float64)
     return np.where(durations >= 0, durations * sizes, durations / sizes)
 
 
-def weighted_duration(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
+def weighted_duration(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Floats:
     """WDOA: sum of the load over the operations of the absence."""
     starts, ends, _ = spans_of(candidates)
     return _sums(timeline.load_bytes, starts, ends)
 
 
-def submodular_duration(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
+def submodular_duration(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Floats:
     """SWDOA: WDOA in the load that is left when all candidates with higher scores are away.
 
     What is away only lowers scores: the first ones are known again after each choice, all others when one of
@@ -78,7 +73,7 @@ def submodular_duration(timeline: LoadTimeline, candidates: Sequence[Absence], c
     return scores
 
 
-def majority_vote(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
+def majority_vote(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Floats:
     """Sum of the ranks by DOA, AOA and WDOA, negated (what the last version of the authors' code runs)."""
     ranks = np.zeros(len(candidates))
     for score in (duration_of_absence, area_of_absence, weighted_duration):
@@ -86,7 +81,7 @@ def majority_vote(timeline: LoadTimeline, candidates: Sequence[Absence], copies:
     return -ranks
 
 
-Score: TypeAlias = Callable[[LoadTimeline, Sequence[Absence], PlannedTier], Scores]
+Score: TypeAlias = Callable[[LoadTimeline, Sequence[Absence], PlannedTier], Floats]
 
 SingleScore: TypeAlias = Literal["doa", "aoa", "wdoa", "swdoa"]
 
@@ -99,17 +94,17 @@ SINGLE_SCORES: Mapping[SingleScore, Score] = {
 """The four scores that AutoSwap combines."""
 
 
-def in_order(scores: Scores) -> list[int]:
+def in_order(scores: Floats) -> list[int]:
     """Absences by descending score; of equal ones, the first first."""
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
     return order
 
 
-def _sums(load_bytes: Integers, starts: Integers, ends: Integers) -> Scores:
+def _sums(load_bytes: Integers, starts: Integers, ends: Integers) -> Floats:
     """Sum of the load over each absence, from prefix sums over two iterations."""
     operations = len(load_bytes)
     sums = np.zeros(2 * operations + 1)
     np.cumsum(np.tile(load_bytes, 2), out=sums[1:])
     first = starts % operations
-    found: Scores = sums[first + ends - starts] - sums[first]
+    found: Floats = sums[first + ends - starts] - sums[first]
     return found

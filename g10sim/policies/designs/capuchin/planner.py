@@ -7,12 +7,11 @@ from bisect import bisect_left
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Flags, Integers
 from g10sim.policies.designs.capuchin.recomputations import Recomputations
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, LeastCosts, access_pairs
 from g10sim.policies.planning.channel import NEVER, Interval
@@ -20,10 +19,6 @@ from g10sim.policies.planning.choice import best_first
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.swapping.peak import PeakAnalysis, Span, recomputation_of
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule, Recomputed
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 
 _AT_ONCE = 1024
 """Pairs that are looked at together for a swap that nothing waits for: mostly one of the first will do."""
@@ -111,7 +106,7 @@ class _Planner:
         overhead += sum(map(self._recomputation_cycles, self._schedule.recomputed))
         return Planned(self._schedule, self._analysis, swaps, before, after, target, overhead, time)
 
-    def _over(self, kernel: int, some: npt.NDArray[np.bool_], part: slice = slice(None)) -> Integers:
+    def _over(self, kernel: int, some: Flags, part: slice = slice(None)) -> Integers:
         """Return the places, in a part of all pairs, of those of some that a kernel is in between."""
         return (
             some[part] & (self._costs.evicted[part] < kernel) & (kernel < self._costs.uses[part])

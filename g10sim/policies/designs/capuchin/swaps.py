@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Flags, Integers
 from g10sim.policies.planning.channel import NEVER, Channel, Interval
 from g10sim.policies.planning.swapping.schedule import AccessSequence, Swap, transfer_cycles
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +226,7 @@ class LeastCosts:
         costs: Integers = np.clip(out, 0, departures) + np.clip(back, 0, copies) - paid
         return costs
 
-    def are_away(self, time: int) -> npt.NDArray[np.bool_]:
+    def are_away(self, time: int) -> Flags:
         """Tell of each pair whether its swap takes it away at a time."""
         return (self._away_from <= time) & (time < self._away_until)
 

@@ -27,12 +27,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from g10sim.analysis.footprint import working_set_bytes
-from g10sim.analysis.timeline import Integers, kernel_durations
+from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations
 from g10sim.policies.designs.g10.draft import (
     Draft,
     PlannedAllocation,
@@ -43,16 +43,11 @@ from g10sim.policies.designs.g10.draft import (
 )
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.budget import Budget
-from g10sim.policies.planning.choice import Worths, find_best, nested
+from g10sim.policies.planning.choice import find_best, nested
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
 from g10sim.policies.planning.timeline import Absence, absences
 from g10sim.trace.model import Trace
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
 # Pressure that stays after planning counts as relieved below this share of GPU memory.
 _RELIEVED = 0.002
@@ -164,10 +159,10 @@ class _Selection(Draft):
         choices, numbers = self._choices(candidates), np.arange(len(candidates))
         windows = np.stack(self._windows(choices, numbers))
 
-        def ranks(numbers: Integers) -> Worths:
+        def ranks(numbers: Integers) -> Floats:
             return self._ranks(choices.sizes[numbers], windows[:, numbers])
 
-        def worths(numbers: Integers) -> Worths:
+        def worths(numbers: Integers) -> Floats:
             windows[:, numbers] = self._windows(choices, numbers)
             return ranks(numbers)
 
@@ -196,13 +191,13 @@ class _Selection(Draft):
         _, kind = np.unique(kinds, axis=1, return_inverse=True)
         return nested(numbers, kind.ravel(), choices.starts[numbers], choices.ends[numbers])
 
-    def _ranks(self, sizes: Integers, windows: Integers) -> Worths:
+    def _ranks(self, sizes: Integers, windows: Integers) -> Floats:
         """Return what absences with these windows are worth: bytes x cycles of relief, or that per cost.
 
         The cost is the time of both transfers on idle links (G10 paper, section 4.3).
         """
         if self._ranking == "benefit":
-            ranks: Worths = windows[0].astype(np.float64) * sizes
+            ranks: Floats = windows[0].astype(np.float64) * sizes
             return ranks
         tiers = self.machine.tiers
         found = zip(windows[0].tolist(), sizes.tolist(), windows[1].tolist(), strict=True)

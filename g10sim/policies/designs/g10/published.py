@@ -24,11 +24,10 @@ starts from the order of the round before; so is the order of the moves of one k
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers, kernel_durations
+from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations
 from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.g10.draft import (
     Draft,
@@ -47,9 +46,6 @@ from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.prefix_sums import prefix_sums
 from g10sim.policies.planning.timeline import Absence, Timeline, absences
 from g10sim.trace.model import Trace
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 # Evictions on demand go on until the estimate at the kernel is below this share of the target.
 _SHARE_OF_TARGET = 0.9
@@ -145,13 +141,13 @@ class _Planning(Draft):
             if not is_handled[best] and self._may_stop and (benefits == benefits[best]).sum() == 1:
                 break  # It would be the best for ever.
 
-    def _first(self, benefits: npt.NDArray[np.float64]) -> int:
+    def _first(self, benefits: Floats) -> int:
         """Return the period with the most benefit that the published simulator's sort puts first."""
         places = _places(-benefits) * len(benefits) + np.where(benefits != 0, self._ties, 0)
         self._order = introsorted(self._order, places.tolist())
         return self._order[0]
 
-    def _longest(self, benefits: npt.NDArray[np.float64], is_handled: npt.NDArray[np.bool_]) -> int | None:
+    def _longest(self, benefits: Floats, is_handled: Flags) -> int | None:
         """Return that with the most bytes x time, or None without benefit while memory is overfull."""
         most = benefits.max()
         if most <= 0 and self.occupancy.peak_bytes > self.machine.gpu_bytes:
@@ -160,7 +156,7 @@ class _Planning(Draft):
         ties = np.where(is_handled[equals], len(benefits), self._ties[equals])
         return int(equals[ties.argmin()])
 
-    def _benefits(self) -> npt.NDArray[np.float64]:
+    def _benefits(self) -> Floats:
         over, ends = self.occupancy.bytes > self.machine.gpu_bytes, self._ends
         sums = prefix_sums(np.where(over, self._durations, 0))
         late = prefix_sums(np.where(over[1:], self._durations[:-1], 0))
@@ -274,7 +270,7 @@ class _Planning(Draft):
         self.moves = tuple(self._found[number] for number in introsorted(range(len(kernels)), kernels))
 
 
-def _places(values: npt.NDArray[np.float64]) -> Integers:
+def _places(values: Floats) -> Integers:
     """Replace values by their place in ascending order, the same for equal ones."""
     places: Integers = np.unique(values, return_inverse=True)[1]
     return places

@@ -8,33 +8,25 @@ that kernel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
-
 import numpy as np
 
-from g10sim.analysis.timeline import Integers
-from g10sim.policies.planning.budget import Bytes
+from g10sim.analysis.timeline import Flags, Floats, Integers
 from g10sim.policies.planning.prefix_sums import prefix_sums
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-_Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 class Channel:
     """Bytes that can still move during each kernel, none where it is full."""
 
-    def __init__(self, capacity_bytes: Bytes) -> None:
+    def __init__(self, capacity_bytes: Floats) -> None:
         self.capacity_bytes = capacity_bytes
-        self.used_bytes: Bytes = np.zeros_like(capacity_bytes)
-        self.is_full: _Flags = np.zeros(len(capacity_bytes), dtype=np.bool_)
+        self.used_bytes: Floats = np.zeros_like(capacity_bytes)
+        self.is_full: Flags = np.zeros(len(capacity_bytes), dtype=np.bool_)
         self._sum()
 
     def _sum(self) -> None:
         self._sums = prefix_sums(np.ceil(self._free(slice(None))).astype(np.int64))
 
-    def _free(self, kernels: slice) -> Bytes:
+    def _free(self, kernels: slice) -> Floats:
         free = self.capacity_bytes[kernels] - self.used_bytes[kernels]
         return np.where(self.is_full[kernels], 0.0, free)
 
@@ -48,7 +40,7 @@ class Channel:
         found: Integers = self._sums.searchsorted(self._sums[ends] - sizes, side="right") - 1
         return np.maximum(found, 0)
 
-    def take(self, start: int, size_bytes: int) -> tuple[slice, Bytes, _Flags]:
+    def take(self, start: int, size_bytes: int) -> tuple[slice, Floats, Flags]:
         """Use up budget from kernel ``start`` on; return of which kernels, how much, and which that fills."""
         last = int(self.finish(np.array([start]), np.array([size_bytes]))[0])
         kernels = slice(start, last + 1)
@@ -59,7 +51,7 @@ class Channel:
         self.charge(kernels, taken, fills)
         return kernels, taken, fills
 
-    def charge(self, kernels: slice, taken: Bytes, fills: _Flags) -> None:
+    def charge(self, kernels: slice, taken: Floats, fills: Flags) -> None:
         """Count bytes as used, and some of the kernels as full."""
         used = self.used_bytes[kernels] + taken
         self.used_bytes[kernels] = np.where(fills, self.capacity_bytes[kernels], used)
@@ -70,7 +62,7 @@ class Channel:
 class Direction:
     """One direction of the GPU's link, and the SSD's share of it. Rates are bytes/microsecond."""
 
-    def __init__(self, microseconds: Bytes, link_rate: float, ssd_rate: float) -> None:
+    def __init__(self, microseconds: Floats, link_rate: float, ssd_rate: float) -> None:
         self.link, self.ssd = Channel(microseconds * link_rate), Channel(microseconds * ssd_rate)
 
     def take_for_ssd(self, start: int, size_bytes: int) -> None:
@@ -83,7 +75,7 @@ class Direction:
         """Use up budget for a transfer to or from the host, from kernel ``start`` on."""
         kernels, taken, fills = self.link.take(start, size_bytes)
         last = kernels.stop - 1
-        charged: Bytes = np.zeros_like(taken)
+        charged: Floats = np.zeros_like(taken)
         if taken[-1] > 0 and not fills[-1]:
             spare = self.link.capacity_bytes[last] - self.ssd.capacity_bytes[last]
             charged[-1] = max(0.0, self.link.used_bytes[last] - spare)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Flags, Integers
 from g10sim.config.effects import Effect
 from g10sim.policies.designs.tensile.swapping import swap_across, swap_within
 from g10sim.policies.interface.parameters import Count, Share, parameter
@@ -23,10 +23,6 @@ from g10sim.policies.planning.swapping.schedule import (
     Swap,
     transfer_cycles,
 )
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 
 Times = TypeVar("Times", int, Integers)
 
@@ -65,14 +61,14 @@ class Residents(PeakAnalysis):
             bool(self._covers(away.start, away.end, time)) for swap in swaps for away in self.absence(swap)
         )
 
-    def _covers(self, start: Times, end: Times, time: int) -> npt.NDArray[np.bool_] | bool:
+    def _covers(self, start: Times, end: Times, time: int) -> Flags | bool:
         if self._accounting == "published":
             return (start < time) & (time < end)
         return (start <= time) & (time < end)
 
     def residents(self, time: int) -> Integers:
         """Return the tensors that are there at a time, largest first."""
-        there: npt.NDArray[np.bool_] = self._begins <= time
+        there: Flags = self._begins <= time
         there &= time <= self._ends if self._accounting == "published" else time < self._ends
         tensors, start, end, next_start, next_end = self._away.T
         is_away = self._covers(start, end, time) | self._covers(next_start, next_end, time)

@@ -13,13 +13,13 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers, kernel_durations
-from g10sim.policies.designs.teraio.pressure import Amounts, CriticalPressure
+from g10sim.analysis.timeline import Floats, Integers, Numbers, kernel_durations
+from g10sim.policies.designs.teraio.pressure import CriticalPressure
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.planning.channel import NEVER, Channel, Copies, Gaps, Interval
-from g10sim.policies.planning.choice import Ranking, Worths
+from g10sim.policies.planning.choice import Ranking
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
 from g10sim.policies.planning.timeline import Absence, Timeline, absences
@@ -90,7 +90,7 @@ class Planner:
         left, (out_rate, in_rate) = self.pressure.highest_bytes, self._rates()
         return self.kernel_cycles + left / out_rate + left / in_rate
 
-    def scores(self, numbers: Integers) -> Worths:
+    def scores(self, numbers: Integers) -> Floats:
         """Work out absences with the bandwidth that is left; return their benefits over costs, 0 for none.
 
         Each is on the SSD, but in host memory if the SSD is busy when the tensor could leave or return, and
@@ -112,7 +112,7 @@ class Planner:
         for times, new in zip(self._copies, copies, strict=True):
             times[numbers] = new
         costs = np.maximum(copies[1] - copies[0] + copies[3] - copies[2], 1)
-        worths: Worths
+        worths: Floats
         if reliefs.dtype == object:
             worths = (reliefs / costs).astype(np.float64)
         else:
@@ -198,7 +198,7 @@ class Planner:
         with_room: Integers = places[self._may_be_on_host[some]]
         return with_room
 
-    def _on(self, place: int, numbers: Integers) -> tuple[list[Integers], Amounts]:
+    def _on(self, place: int, numbers: Integers) -> tuple[list[Integers], Numbers]:
         """Return the times of copies to a tier and back, and the relief of each absence; 0: it cannot be."""
         name, period = self._tiers[place].name, self._timeline.period
         first, last = (edge[numbers] for edge in self._windows)

@@ -6,19 +6,12 @@ from array import array
 from bisect import bisect_left
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Integers, Numbers
 from g10sim.policies.planning.channel import Interval, groups
 from g10sim.policies.planning.prefix_sums import prefix_sums
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-Amounts: TypeAlias = "npt.NDArray[Any]"
-"""Integers, of Python where they may be too large for those of numpy."""
 
 _LARGEST, _LOW_BITS = np.iinfo(np.int64).max, 20
 
@@ -40,12 +33,12 @@ class CriticalPressure:
         """The most bytes beyond GPU memory; 0 where all fits."""
         return self._highest
 
-    def reliefs(self, starts: Integers, ends: Integers, sizes: Integers) -> Amounts:
+    def reliefs(self, starts: Integers, ends: Integers, sizes: Integers) -> Numbers:
         """Return the pressure that absences of these sizes would take away, in bytes x cycles.
 
         They end within the next iteration; one of no bytes takes nothing away.
         """
-        found: Amounts = np.zeros_like(sizes)
+        found: Numbers = np.zeros_like(sizes)
         laps, rest = np.divmod(np.concatenate((starts, ends)).reshape(2, -1), self._period)
         rest = np.minimum(np.maximum(rest, self._steps[0]), self._steps[-1])
         steps = self._steps[:-1].searchsorted(rest, side="right") - 1
@@ -54,7 +47,7 @@ class CriticalPressure:
             if not size:
                 continue
             step, left, lap = (values.take(some, axis=1) for values in (steps, rest, laps))
-            parts: list[Amounts] = []
+            parts: list[Numbers] = []
             for shift, taken, sums in self._taken(size):
                 before, until = sums.take(step) + taken.take(step) * left + lap * sums[-1]
                 parts.append(until - before if not shift else (until - before).astype(object) << shift)
