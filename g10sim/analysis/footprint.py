@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import groupby
 from operator import attrgetter
@@ -42,6 +43,22 @@ def _zeros_by_kind(trace: Trace, length: int) -> dict[TensorKind, Integers]:
     """Return an array of zeros for every kind of tensor that the trace has."""
     kinds = dict.fromkeys(each(trace.tensors, attrgetter("kind")))
     return {kind: np.zeros(length, dtype=np.int64) for kind in kinds}
+
+
+def unmoved_bytes(trace: Trace, sizes: Sequence[int], *, counts_late_uses: bool = True) -> Integers:
+    """Return the bytes in use during each kernel if nothing leaves the GPU before its death.
+
+    Persistent tensors are there all the time, others from their first kernel to their death, and, with
+    ``counts_late_uses``, during kernels that write them after it. Tensors that no kernel uses do not count.
+    """
+    kernels, lasting = len(trace.kernels), each(trace.tensors, attrgetter("persistent"))
+    changes = np.zeros(kernels + 1, dtype=np.int64)
+    for tensor, (lasts, size) in enumerate(zip(lasting, sizes, strict=True)):
+        stays = [(0, kernels)] if lasts and trace.uses[tensor] else stays_of(trace, tensor)
+        for start, end in stays if counts_late_uses else stays[:1]:
+            changes[start] += size
+            changes[end] -= size
+    return np.cumsum(changes[:-1])
 
 
 def peak_live_bytes(trace: Trace) -> int:

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 
-import numpy as np
-
-from g10sim.analysis.pools.operations import stays_of
+from g10sim.analysis.footprint import unmoved_bytes
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.analysis.vitality import InactivePeriod, each_inactive_period
@@ -87,18 +85,12 @@ def demand_of(trace: Trace, clock_hz: int, page_bytes: int, *, recompute: bool =
     """Return the demand of a trace; with ``recompute``, tensors may be dropped and computed again."""
     sizes = [pages * page_bytes for pages in trace.page_sizes(page_bytes)]
     lasting = each(trace.tensors, attrgetter("persistent"))
-    changes = np.zeros(len(trace.kernels) + 1, dtype=np.int64)
-    for tensor, (lasts, size) in enumerate(zip(lasting, sizes, strict=True)):
-        stays = stays_of(trace, tensor)
-        for start, end in [(0, len(trace.kernels))] if lasts and stays else stays:
-            changes[start] += size
-            changes[end] -= size
     cycles = kernel_durations(trace, clock_hz)
     used = sum(size for size, lasts, uses in zip(sizes, lasting, trace.uses, strict=True) if lasts and uses)
     kernels = named(trace.kernels, attrgetter("tensors"))
     needed = max((sum([sizes[tensor] for tensor in tensors]) for tensors in kernels), default=0)
     frozen_bytes = sum(sizes[tensor] for tensor in trace.frozen if trace.uses[tensor])
-    live = np.cumsum(changes[:-1])
+    live = unmoved_bytes(trace, sizes)
     return Demand(cycles, live, used, needed, trace, sizes, recompute, frozen_bytes)
 
 

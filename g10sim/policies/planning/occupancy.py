@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import floor
-from operator import attrgetter
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.prefix_sums import PrefixSums
-from g10sim.trace.model import Trace
-from g10sim.trace.repetition import each
 
 _BLOCK = 4096
 
@@ -111,29 +107,3 @@ def span_slices(first: int, stop: int, num_kernels: int) -> tuple[slice, ...]:
     if end <= num_kernels:
         return (slice(place, end),)
     return (slice(place, num_kernels), slice(0, end - num_kernels))
-
-
-def unmoved_bytes(trace: Trace, sizes: Sequence[int], *, counts_late_uses: bool = True) -> Integers:
-    """Return the bytes in use during each kernel if nothing leaves the GPU before its death.
-
-    Persistent tensors are there all the time, others from their first kernel to their death, and, with
-    ``counts_late_uses``, during kernels that write them after it. Tensors that no kernel uses do not count.
-    """
-    changes = np.zeros(len(trace.kernels) + 1, dtype=np.int64)
-    lasting = each(trace.tensors, attrgetter("persistent"))
-    for tensor, (lasts, size) in enumerate(zip(lasting, sizes, strict=True)):
-        if not trace.uses[tensor]:
-            continue
-        spans = [(0 if lasts else trace.births[tensor], trace.deaths[tensor])]
-        if counts_late_uses:
-            spans += [(kernel, kernel + 1) for kernel in late_uses(trace, tensor)]
-        for first, stop in spans:
-            changes[first] += size
-            changes[stop] -= size
-    return np.cumsum(changes[:-1])
-
-
-def late_uses(trace: Trace, tensor: int) -> tuple[int, ...]:
-    """Return the kernels that write a tensor after its contents are dead: it takes up memory again."""
-    death = trace.deaths[tensor]
-    return tuple(kernel for kernel in trace.uses[tensor] if kernel >= death)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from g10sim.analysis.footprint import unmoved_bytes
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import BLUE, Look
@@ -14,7 +15,6 @@ from g10sim.policies.interface.machine import planned_machines
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import JointPolicy
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.occupancy import unmoved_bytes
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 

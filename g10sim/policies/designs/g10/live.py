@@ -31,7 +31,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from g10sim.analysis.footprint import working_set_bytes
+from g10sim.analysis.footprint import unmoved_bytes, working_set_bytes
+from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations
 from g10sim.policies.designs.g10.draft import (
     Draft,
@@ -45,7 +46,7 @@ from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.choice import find_best, nested
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
+from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence, absences
 from g10sim.trace.model import Trace
 
@@ -310,8 +311,7 @@ def _allocate(trace: Trace, draft: Draft) -> None:
         earliest = allocation_kernel(tensor, birth, draft.timeline, draft.machine)
         kernel = _moved_earlier(draft, birth, earliest, size)
         draft.allocations.append(PlannedAllocation(tensor.id, kernel, birth))
-        draft.frees.append((trace.deaths[tensor.id], tensor.id))
-        draft.frees += [(late + 1, tensor.id) for late in late_uses(trace, tensor.id)]
+        draft.frees += [(end, tensor.id) for _, end in stays_of(trace, tensor.id)]
 
 
 def _eager(draft: Draft) -> list[PlannedEviction]:

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from g10sim.analysis.footprint import unmoved_bytes
 from g10sim.analysis.timeline import Floats, Integers, Numbers, kernel_durations
 from g10sim.policies.designs.teraio.pressure import CriticalPressure
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
@@ -21,7 +22,7 @@ from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.planning.channel import NEVER, Channel, Copies, Gaps, Interval
 from g10sim.policies.planning.choice import Ranking
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
+from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence, Timeline, absences
 from g10sim.trace.model import Trace
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
+from g10sim.analysis.footprint import unmoved_bytes
+from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
 
 Offload = Literal["none", "conv", "alternate", "all"]
