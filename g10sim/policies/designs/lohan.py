@@ -16,11 +16,10 @@ from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.grouping import grouped
-from g10sim.policies.planning.offloading.below import Offloaded, WeightsBelow, read_only
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
+from g10sim.policies.planning.offloading.on_cpu import Offloaded, WeightsBelow, read_only
 from g10sim.policies.planning.offloading.rewriting import Schedule
 from g10sim.policies.planning.offloading.saved import Saved, before_module, module_starts, saved_tensors
-from g10sim.policies.planning.offloading.takeover import parameter_bytes
 from g10sim.policies.planning.offloading.windows import Limits, windows
 from g10sim.trace.model import Phase, Trace
 
@@ -149,7 +148,7 @@ class LoHan(WeightsBelow):
         return Schedule(overlap=True, delayed=False, bucket_bytes=1, returns=False)
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
-        size, sizes = parameter_bytes(trace, self.bytes_per_parameter), machine.sizes(trace)
+        size, sizes = self._parameter_bytes(trace), machine.sizes(trace)
         on_cpu = used_on_cpu(trace)
         away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
         limits = Limits(size * self.prefetch_parameters, size * self.live_parameters, 1)

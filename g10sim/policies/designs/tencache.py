@@ -15,11 +15,9 @@ from g10sim.policies.interface.parameters import WITH_PAGEABLE, Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.offloading.below import Offloaded, WeightsBelow, read_weights
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
-from g10sim.policies.planning.offloading.rewriting import Schedule
+from g10sim.policies.planning.offloading.on_cpu import InBuckets, Offloaded, WeightsBelow, read_weights
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu
-from g10sim.policies.planning.offloading.takeover import parameter_bytes
 from g10sim.policies.planning.offloading.windows import Window, by_kernel
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
@@ -36,7 +34,7 @@ class _Job(Offloaded):
 
 
 @register_policy
-class TenCache(WeightsBelow):
+class TenCache(InBuckets, WeightsBelow):
     """The GPU memory that nothing else needs is a cache of weights; the CPU runs the optimizer.
 
     A table has all uses of weights in an iteration. The cache holds the next ones: when a kernel has ended, a
@@ -64,8 +62,6 @@ class TenCache(WeightsBelow):
     """Memory of the GPU for weights; none: what is left when all else takes most."""
     reduce_bucket_size: int = parameter(default=50_000_000, ge=1, published="50000000, authors' scripts")
     """Gradients that fill a bucket."""
-    overlap: bool = parameter(default=False)
-    """Update what is in a bucket as soon as it has left; otherwise everything after the last gradient."""
     optimizer_buffers: int = parameter(default=5, ge=1, published="5, authors' scripts")
     """Steps whose states are in host memory at a time, of those with states on the SSD."""
 
@@ -93,12 +89,6 @@ class TenCache(WeightsBelow):
         """Return the weights and gradients that have no pinned buffer."""
         planned: _Job = self.jobs[job]
         return planned.pageable
-
-    def _bucket_bytes(self, trace: Trace) -> int:
-        return self.reduce_bucket_size * parameter_bytes(trace, self.bytes_per_parameter)
-
-    def _schedule(self, trace: Trace) -> Schedule:
-        return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes(trace), returns=False)
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         sizes, weights = machine.sizes(trace), read_weights(trace)

@@ -13,12 +13,10 @@ from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.offloading.below import Offloaded, WeightsBelow, read_weights
 from g10sim.policies.planning.offloading.gradients import Gradients
+from g10sim.policies.planning.offloading.on_cpu import InBuckets, Offloaded, WeightsBelow, read_weights
 from g10sim.policies.planning.offloading.partition import gathered, partitioned
-from g10sim.policies.planning.offloading.rewriting import Schedule
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu
-from g10sim.policies.planning.offloading.takeover import parameter_bytes
 from g10sim.policies.planning.offloading.windows import Limits, Window, windows
 from g10sim.trace.model import Trace
 
@@ -37,7 +35,7 @@ _PIPELINED = Effect(
 
 
 @register_policy
-class ZeroInfinity(WeightsBelow):
+class ZeroInfinity(InBuckets, WeightsBelow):
     """Weights come to the GPU shortly before their use, and the CPU runs the optimizer below it.
 
     Weights lie in host memory or on an SSD. The next ones are fetched ahead, each is given up without a copy
@@ -65,10 +63,6 @@ class ZeroInfinity(WeightsBelow):
     """Parameters used between two uses of one that stays on the GPU meanwhile."""
     param_persistence_threshold: Count = parameter(default=100_000, published="100000, DeepSpeed")
     """Parameters of a weight that always stays on the GPU, at most."""
-    reduce_bucket_size: int = parameter(default=500_000_000, ge=1, published="500000000, DeepSpeed")
-    """Gradients that fill a bucket."""
-    overlap: bool = parameter(default=False)
-    """Update what is in a bucket as soon as it has left; otherwise everything after the last gradient."""
     buffer_count: int = parameter(default=4, ge=1, published="4, DeepSpeed", effect=_PIPELINED)
     """Steps whose states are in host memory at a time: read, updated and written side by side."""
     pipeline: bool = parameter(
@@ -85,20 +79,14 @@ class ZeroInfinity(WeightsBelow):
         on_ssd = self.offload_optimizer == "ssd"
         return replace(super().requirements, cpu_buffers=buffers if on_ssd else None)
 
-    def _bucket_bytes(self, trace: Trace) -> int:
-        return self.reduce_bucket_size * parameter_bytes(trace, self.bytes_per_parameter)
-
     def host_reserved(self, job: int) -> int:
         """With states on the SSD, return what is reserved in host memory: buffers, gradients and weights."""
         reserved: int = self.jobs[job].below["host"] if self.offload_optimizer == "ssd" else 0
         return reserved
 
-    def _schedule(self, trace: Trace) -> Schedule:
-        return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes(trace), returns=False)
-
     def _stays(self, trace: Trace) -> tuple[Window, ...]:
         """Return the stays of weights on the GPU, by the sizes of whole weights."""
-        size = parameter_bytes(trace, self.bytes_per_parameter)
+        size = self._parameter_bytes(trace)
         weights = read_weights(trace, self.param_persistence_threshold * size)
         limits = (self.prefetch_bucket_size, self.max_live_parameters, self.max_reuse_distance)
         return windows(trace, weights, Limits(*(size * limit for limit in limits)))

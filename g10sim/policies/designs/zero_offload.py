@@ -6,14 +6,13 @@ from g10sim.config.effects import Effect
 from g10sim.looks import Look
 from g10sim.policies.interface.parameters import Count, Share, parameter
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.offloading.on_cpu import InBuckets, OptimizerBelow
 from g10sim.policies.planning.offloading.rewriting import Schedule
-from g10sim.policies.planning.offloading.takeover import parameter_bytes
-from g10sim.policies.planning.offloading.updating import OptimizerBelow
 from g10sim.trace.model import Trace
 
 
 @register_policy
-class ZeroOffload(OptimizerBelow):
+class ZeroOffload(InBuckets, OptimizerBelow):
     """Weights and activations stay on the GPU, optimizer states in host memory, where the CPU updates.
 
     While the backward pass makes gradients, they leave in buckets. The CPU updates the parameters, and the
@@ -43,17 +42,13 @@ class ZeroOffload(OptimizerBelow):
     ratio: Share = parameter(default=1.0, published="1, DeepSpeed (ZeRO-Offload++)")
     """Share of the parameters that the CPU updates; the GPU updates the first ones, whose states it keeps
     (Twin-Flow)."""
-    reduce_bucket_size: int = parameter(default=500_000_000, ge=1, published="500000000, DeepSpeed")
-    """Gradients that fill a bucket."""
     pass_bytes: Count = parameter(default=0, published="14, DeepSpeed (stage_1_and_2.py)")
     """Bytes of memory for each parameter that the CPU reads and writes besides those of its step. DeepSpeed
     scales gradients in float32 (8 B) and rounds weights from 32 to 16 bits (6 B)."""
 
-    @property
-    def _share(self) -> float:
-        return self.ratio
+    def _set_up(self) -> None:
+        self._share = self.ratio
 
     def _schedule(self, trace: Trace) -> Schedule:
-        overlap = self.overlap and not self.delayed_update
-        bucket_bytes = self.reduce_bucket_size * parameter_bytes(trace, self.bytes_per_gradient)
+        overlap, bucket_bytes = self.overlap and not self.delayed_update, self._bucket_bytes(trace)
         return Schedule(overlap, self.delayed_update, bucket_bytes, pass_bytes=self.pass_bytes)

@@ -1,4 +1,4 @@
-"""Base of designs whose weights lie below the GPU, and whose optimizer the CPU runs."""
+"""Bases of designs whose optimizer the CPU runs: weights lie on the GPU, or below it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from g10sim.policies.interface.parameters import Count, Declared, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
+from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over
-from g10sim.policies.planning.offloading.room import FixedPlaces, require_cpu
+from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_cpu, require_gpu
 from g10sim.policies.planning.offloading.takeover import Takeover, parameter_bytes
 from g10sim.policies.planning.offloading.windows import Window, by_kernel
 from g10sim.trace.model import Device, TensorKind, Trace
@@ -78,42 +79,27 @@ class Offloaded(JobPolicy):
             yield from (Store(tensor, "ssd") for tensor in kernel.touched if tensor in self.away)
 
 
-class WeightsBelow(Declared, FixedPlaces):
-    """Weights come to the GPU for their uses and are given up without a copy; the CPU runs the optimizer.
+class StepsOnCpu(Declared, FixedPlaces):
+    """The CPU runs the optimizer, for a ``_share`` of the parameters.
 
     A design says what runs when (``_schedule``), plans each job (``_plan_job``), and names what lies in the
     tiers for refusals (``_kept``).
     """
 
-    bytes_per_parameter: int | None = parameter(default=None, ge=1, le=8, published="2, paper")
-    """Bytes of the weight, and of the gradient, of one parameter; none: as it was captured, and 2 where the
-    trace does not say."""
     births: Count = parameter(default=4)
     """Kernels ahead of which new tensors are mapped."""
 
-    _kept: ClassVar[Mapping[str, str]]
-
     job_class = Offloaded
+    _share = 1.0
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Let the CPU run the optimizer. Raises UnsupportedError without a CPU."""
-        require_cpu(self.name, system)
-        size = parameter_bytes(trace, self.bytes_per_parameter)
-        return taken_over(Takeover.of(trace, 1.0, size), self._schedule(trace))
-
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
-        """Plan when weights come and go; the moves follow. Raises UnsupportedError."""
-        if workload.replicas > 1 and not workload.jobs[0].trace.collectives:
-            raise UnsupportedError(
-                f"policy '{self.name}' does not share weights and optimizer between replicas; "
-                "allowed: one GPU"
-            )
-        return super().plan(workload, system, behaviour)
+        schedule = self._schedule(trace)
+        require_cpu(self.name, system, schedule.pass_bytes)
+        return taken_over(Takeover.of(trace, self._share, self._parameter_bytes(trace)), schedule)
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
-        """Plan when weights come and go, and count what lies in the tiers. Raises UnsupportedError."""
+        """Plan what comes and goes, and count what lies in the tiers. Raises UnsupportedError."""
         trace, sizes = job.trace, machine.sizes(job.trace)
         planned = self._plan_job(trace, machine, system)
         in_host = host_bytes(trace, sizes, planned.away, self.requirements.cpu_buffers or len(trace.kernels))
@@ -128,8 +114,78 @@ class WeightsBelow(Declared, FixedPlaces):
         planned: Offloaded = self.jobs[job]
         return planned.homes
 
+    def _parameter_bytes(self, trace: Trace) -> int:
+        """Return the bytes of the gradient of one parameter."""
+        raise NotImplementedError
+
     def _schedule(self, trace: Trace) -> Schedule:
         raise NotImplementedError
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         raise NotImplementedError
+
+
+class InBuckets(StepsOnCpu):
+    """Gradients leave in buckets, after each of which the CPU may begin to update."""
+
+    reduce_bucket_size: int = parameter(default=500_000_000, ge=1, published="500000000, DeepSpeed")
+    """Gradients that fill a bucket."""
+    overlap: bool = parameter(default=False)
+    """Update what is in a bucket as soon as it has left; otherwise everything after the last gradient."""
+
+    def _bucket_bytes(self, trace: Trace) -> int:
+        return self.reduce_bucket_size * self._parameter_bytes(trace)
+
+    def _schedule(self, trace: Trace) -> Schedule:
+        return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes(trace), returns=False)
+
+
+class OptimizerBelow(StepsOnCpu):
+    """Weights and activations stay on the GPU, optimizer states in host memory, where the CPU updates.
+
+    A design says whether the GPU waits for a bucket before it sends the next one (``_has_two_buffers``).
+    """
+
+    bytes_per_gradient: int | None = parameter(default=None, ge=1, le=8, published="2, paper")
+    """Bytes of the gradient of one parameter; none: as its weight was captured, and 2 where the trace does
+    not say."""
+
+    _kept: ClassVar[Mapping[str, str]] = {"host": "optimizer states and gradients"}
+    _has_two_buffers: ClassVar[bool] = True
+
+    def partition(self, trace: Trace, replicas: int, system: SystemSpec) -> Trace:
+        """Let each replica update its part of the parameters (ZeRO stage 2)."""
+        return partitioned(trace, replicas, self._schedule(trace).bucket_bytes)
+
+    def _parameter_bytes(self, trace: Trace) -> int:
+        return parameter_bytes(trace, self.bytes_per_gradient)
+
+    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+        bucket_bytes, has_two_buffers = self._schedule(trace).bucket_bytes, self._has_two_buffers
+        gradients = Gradients(trace, bucket_bytes, self.births, has_two_buffers=has_two_buffers)
+        sizes, ends = machine.sizes(trace), gradients.departures
+        needed, kernel = gpu_peak(trace, sizes, ends, self.births, gradients.stays)
+        require_gpu(self.name, system, needed, kernel, "weights and activations")
+        return Offloaded.of(gradients, {}, ())
+
+
+class WeightsBelow(StepsOnCpu):
+    """Weights come to the GPU for their uses and are given up without a copy."""
+
+    bytes_per_parameter: int | None = parameter(default=None, ge=1, le=8, published="2, paper")
+    """Bytes of the weight, and of the gradient, of one parameter; none: as it was captured, and 2 where the
+    trace does not say."""
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Plan when weights come and go; the moves follow. Raises UnsupportedError."""
+        if workload.replicas > 1 and not workload.jobs[0].trace.collectives:
+            raise UnsupportedError(
+                f"policy '{self.name}' does not share weights and optimizer between replicas; "
+                "allowed: one GPU"
+            )
+        return super().plan(workload, system, behaviour)
+
+    def _parameter_bytes(self, trace: Trace) -> int:
+        return parameter_bytes(trace, self.bytes_per_parameter)
