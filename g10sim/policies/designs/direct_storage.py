@@ -7,22 +7,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import GREEN, PINK, Look
-from g10sim.policies.designs.farthest_use import WholeTensors
+from g10sim.policies.designs.farthest_use import WholeTensors, WholeTensorsJob
 from g10sim.policies.designs.g10.draft import PlanningParameters
 from g10sim.policies.designs.g10.planner import plan_g10
 from g10sim.policies.designs.g10.tuned import copies_factor
-from g10sim.policies.interface.machine import PlannedMachine, planned_machines
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import PlanFile, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import load_plan
 from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.hash_order import hash_order
+from g10sim.policies.planning.offloading.room import require_ssd
 from g10sim.trace.model import Kernel
-from g10sim.trace.workload import Job, Workload
+from g10sim.trace.workload import Job
+
+
+class _Job(WholeTensorsJob):
+    """Follows the plan of a job; what leaves without being planned goes to host memory if that has room."""
+
+    def __init__(self, plan: MigrationPlan, machine: PlannedMachine) -> None:
+        super().__init__(plan, machine.ssd.name)
+        self._memory = machine.memory.name
+
+    def way_out(self, view: PolicyView, tensor: int) -> str:
+        has_room = view.free_bytes_of(self._memory) >= view.size_bytes(tensor)
+        return self._memory if has_room else super().way_out(view, tensor)
 
 
 class DirectStorage(WholeTensors):
@@ -36,6 +48,7 @@ class DirectStorage(WholeTensors):
     """
 
     requirements = Requirements(placement="contiguous", published_memory_factor=4)
+    job_class = _Job
     uses_host: ClassVar[bool]
     """Tensors may go to host memory, not only to the SSD."""
 
@@ -47,44 +60,22 @@ class DirectStorage(WholeTensors):
         """Return the same design following the published plan."""
         return cls(plan_file=str(path))
 
-    def _set_up(self) -> None:
-        super()._set_up()
-        self._host, self._ssd = "host", "ssd"
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+        """Plan a job for the tiers that the design uses. Raises UnsupportedError without an SSD."""
+        ssd, memories = require_ssd(self.name, machine), [t for t in machine.tiers if t.kind == "memory"]
+        usable = replace(machine, tiers=(*memories[: int(self.uses_host)], ssd))
+        if self.plan_file is None:
+            return _Job(plan_g10(job.trace, usable, self._parameters(job)), usable)
+        return _Job(load_plan(Path(self.plan_file), job.trace), usable)
 
-    def _usable(self, machine: PlannedMachine) -> PlannedMachine:
-        """Return the machine with the tiers that the design makes use of."""
-        memories = [tier for tier in machine.tiers if tier.kind == "memory"]
-        return replace(machine, tiers=(*memories[: int(self.uses_host)], machine.ssd))
-
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan]:
-        """Plan every job; jobs on several GPUs share links, host memory and SSD evenly.
-
-        Raises UnsupportedError for a system without an SSD.
-        """
-        machines = self._with_ssd(planned_machines(workload, system, behaviour, shares_gpus=False))
-        machines = tuple(map(self._usable, machines))
-        self._host, self._ssd = machines[0].memory.name, machines[0].ssd.name
-        if self.plan_file is not None:
-            return tuple(load_plan(Path(self.plan_file), job.trace) for job in workload.jobs)
-        return tuple(
-            plan_g10(job.trace, machine, self._parameters(job, behaviour))
-            for job, machine in zip(workload.jobs, machines, strict=True)
-        )
-
-    def _parameters(self, job: Job, behaviour: BehaviourSpec) -> PlanningParameters:
-        is_published = behaviour.copy_memory == "published"
+    def _parameters(self, job: Job) -> PlanningParameters:
+        is_published = self.behaviour.copy_memory == "published"
         return PlanningParameters(
-            planner=behaviour.planner,
+            planner=self.behaviour.planner,
             tensor_hints=False,
             demand_evictions=True,
             memory_factor=copies_factor(job.trace, uses_host=self.uses_host) if is_published else 1.0,
         )
-
-    def _way_out(self, view: PolicyView, tensor: int) -> str:
-        to_host = self.uses_host and view.free_bytes_of(self._host) >= view.size_bytes(tensor)
-        return self._host if to_host else self._ssd
 
     def allocation_order(self, kernel: Kernel) -> Sequence[int]:
         """Return a kernel's tensors in the fixed order of ``hash_order``."""

@@ -24,6 +24,7 @@ from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Compressed, Place, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.hash_order import hash_order
+from g10sim.policies.planning.offloading.room import require_ssd
 from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
@@ -112,12 +113,7 @@ class FlashNeuron(Declared, PolicyPerJob):
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Schedule:
         """Choose what is offloaded. Raises UnsupportedError when too little can be, or without SSD."""
-        drives = [tier.name for tier in system.all_tiers if tier.kind == "ssd"]
-        if not drives:
-            raise UnsupportedError(
-                "policy 'flashneuron': found a system without an SSD; allowed: one with it"
-            )
-        return self._schedule(job.trace, system, drives[0])
+        return self._schedule(job.trace, system, require_ssd(self.name, machine).name)
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Put offloaded tensors at the right, workspaces in the buffer, and everything else at the left."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from math import inf
 from typing import ClassVar, Literal
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Size, parameter
-from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
@@ -20,7 +19,6 @@ from g10sim.policies.planning.offloading.on_cpu import InBuckets, Offloaded, Wei
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu
 from g10sim.policies.planning.offloading.windows import Window, by_kernel
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Workload
 from g10sim.units import parse_bytes
 
 PinnedBuffers = Literal["size_classes", "uniform", "none"]
@@ -73,18 +71,6 @@ class TenCache(InBuckets, WeightsBelow):
         """Separate addresses, and buffers for states on the SSD."""
         return replace(super().requirements, pins_on_use=False, cpu_buffers=self.optimizer_buffers)
 
-    def _set_up(self) -> None:
-        self._pinned_limit: int | None = None
-
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
-        """Plan what the cache holds and what is pinned; the moves follow. Raises UnsupportedError."""
-        pinned = system.host.pinned
-        limit = None if pinned is None else pinned.limit
-        self._pinned_limit = None if limit is None else limit // len(workload.jobs)
-        return super().plan(workload, system, behaviour)
-
     def pageable(self, job: int) -> Collection[int]:
         """Return the weights and gradients that have no pinned buffer."""
         planned: _Job = self.jobs[job]
@@ -103,20 +89,23 @@ class TenCache(InBuckets, WeightsBelow):
         require_gpu(self.name, system, most, kernel, "weights of one kernel and activations")
         homes = _homes(trace, machine, weights, self.optimizer_buffers)
         in_host = [tensor for tensor in _by_first_use(trace, weights) if homes[tensor] == "host"]
-        pageable, note = self._buffers(sizes, [*in_host, *ends])
+        limit = None if system.host.pinned is None else system.host.pinned.limit
+        most_pinned = inf if limit is None else limit // len(self.workload.jobs)
+        pageable, note = self._buffers(sizes, [*in_host, *ends], most_pinned)
         share = found.hits / found.uses if found.uses else 1.0
         note = f"{capacity / 1e9:.3g} GB of cache, asked ahead for {share:.1%} of uses; {note}"
         fetched = by_kernel([*kept, *stays], "fetched")
         return replace(_Job.of(gradients, homes, stays), note=note, pageable=pageable, fetched=fetched)
 
-    def _buffers(self, sizes: Sequence[int], tensors: Sequence[int]) -> tuple[frozenset[int], str]:
+    def _buffers(
+        self, sizes: Sequence[int], tensors: Sequence[int], most_pinned: float
+    ) -> tuple[frozenset[int], str]:
         """Return the tensors without a pinned buffer, and how much is pinned; the first ones have one."""
         largest = max((sizes[tensor] for tensor in tensors), default=0)
         pageable, pinned, count = set[int](), 0, 0
         for tensor in tensors:
             size = largest if self.buffers == "uniform" else sizes[tensor]
-            fits = self._pinned_limit is None or pinned + size <= self._pinned_limit
-            if self.buffers == "none" or not fits:
+            if self.buffers == "none" or pinned + size > most_pinned:
                 pageable.add(tensor)
             else:
                 pinned, count = pinned + size, count + 1

@@ -12,7 +12,7 @@ from g10sim.errors import PolicyError
 from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.machine import PlannedMachine, planned_machines
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Policy, PolicyView
+from g10sim.policies.interface.policy import JointPolicy, PolicyView
 from g10sim.trace.workload import Job, Workload
 
 
@@ -63,7 +63,7 @@ def _passed_on(name: str, own: Callable[..., object]) -> Callable[..., object]:
     return ask
 
 
-class PolicyPerJob(Policy):
+class PolicyPerJob(JointPolicy):
     """Base of designs that decide about every job by itself.
 
     A subclass names the class of its jobs' objects, ``job_class``, and makes one in ``start_job``. The
@@ -71,8 +71,13 @@ class PolicyPerJob(Policy):
     """
 
     job_class: ClassVar[type[JobPolicy]] = JobPolicy
+    shares_gpus: ClassVar[bool] = True
+    """Jobs on one GPU count on equal parts of its memory; otherwise each counts on all of it."""
+    workload: Workload
+    behaviour: BehaviourSpec
+    """Workload and behaviour that were planned for last."""
     jobs: tuple[Any, ...] = ()
-    """The objects of the jobs of the workload that was planned last, in order."""
+    """The objects of the jobs of that workload, in order."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Pass on the hooks that the jobs' class defines."""
@@ -101,7 +106,8 @@ class PolicyPerJob(Policy):
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan | None]:
         """Start all jobs, and return their plans. Raises UnsupportedError."""
-        machines = planned_machines(workload, system, behaviour)
+        self.workload, self.behaviour = workload, behaviour
+        machines = planned_machines(workload, system, behaviour, shares_gpus=self.shares_gpus)
         pairs = zip(workload.jobs, machines, strict=True)
         self.jobs = tuple(self.start_job(job, machine, system) for job, machine in pairs)
         for started in self.jobs:

@@ -13,7 +13,6 @@ from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import WHITE, Look
-from g10sim.places import tier_name
 from g10sim.policies.designs.autoswap.planner import (
     Mode,
     ScoreName,
@@ -25,16 +24,16 @@ from g10sim.policies.designs.autoswap.planner import (
 )
 from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES
 from g10sim.policies.designs.autoswap.timeline import whole_pages
-from g10sim.policies.designs.farthest_use import WholeTensors
-from g10sim.policies.interface.machine import PlannedMachine, planned_machines
+from g10sim.policies.designs.farthest_use import WholeTensors, WholeTensorsJob
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import Count, Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Place, PlannedPlace, PolicyView, Requirements
+from g10sim.policies.interface.policy import Place, PlannedPlace, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.trace.format import without_cycle_collection
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Job, Workload
+from g10sim.trace.workload import Job
 from g10sim.units import cycles_to_ms, format_bytes, parse_bytes
 
 Pool: TypeAlias = Literal["planned", "first_fit", "caching"]
@@ -53,6 +52,14 @@ class PlannedSwaps:
     plan: MigrationPlan
     fits: bool
     clock_hz: int
+
+
+class _Job(WholeTensorsJob):
+    """Follows the plan of a job."""
+
+    def __init__(self, planned: PlannedSwaps, tier: str) -> None:
+        super().__init__(planned.plan, tier)
+        self.planned = planned
 
 
 @register_policy
@@ -97,10 +104,14 @@ class AutoSwap(Limited, WholeTensors):
     """Of the search for the combined score."""
 
     def _set_up(self) -> None:
-        super()._set_up()
-        self.planned: tuple[PlannedSwaps, ...] = ()
+        self._time = Limit()
+
+    job_class = _Job
+
+    @property
+    def planned(self) -> tuple[PlannedSwaps, ...]:
         """The latest plan of every job."""
-        self._tier, self._time = tier_name(self.target), Limit()
+        return tuple(job.planned for job in self.jobs)
 
     @property
     def requirements(self) -> Requirements:
@@ -114,14 +125,9 @@ class AutoSwap(Limited, WholeTensors):
         return "; ".join(filter(None, (*map(_expectation, self.planned), self._time.note)))
 
     @without_cycle_collection()
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan]:
-        """Plan every job; jobs on several GPUs share links evenly. Raises UnsupportedError."""
-        machines = planned_machines(workload, system, behaviour, shares_gpus=False)
-        self._tier = machines[0].tier(self.target).name
-        self.planned = tuple(map(self._plan, workload.jobs, machines))
-        return tuple(planned.plan for planned in self.planned)
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+        """Plan a job. Raises UnsupportedError."""
+        return _Job(self._plan(job, machine), machine.tier(self.target).name)
 
     def places(
         self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec
@@ -137,9 +143,6 @@ class AutoSwap(Limited, WholeTensors):
                 for found in planned.pool.addresses_bytes
             ]
         return super().places(job, plan, behaviour)
-
-    def _way_out(self, view: PolicyView, tensor: int) -> str:
-        return self._tier
 
     def _plan(self, job: Job, machine: PlannedMachine) -> PlannedSwaps:
         """Plan a job. The combined score also has to do better than each single one with its own pool."""

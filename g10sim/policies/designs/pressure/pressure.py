@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
 from g10sim.analysis.bound.demand import demand_of
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.pressure.dropping import chosen_drops
@@ -18,10 +16,9 @@ from g10sim.policies.designs.pressure.steering import Steering
 from g10sim.policies.interface.jobs import PolicyPerJob
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import Count, Declared, Share, parameter
-from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.trace.workload import Job, Workload
+from g10sim.trace.workload import Job
 
 
 @register_policy
@@ -59,15 +56,8 @@ class Pressure(Declared, PolicyPerJob):
         addresses: Literal["own", "pooled"] = "own" if self.recompute else "pooled"
         return Requirements(drops_dead_tensors=True, addresses=addresses, keeps_copies=self.keep_copies)
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
-        """Start all jobs; iterations of one that is alone may repeat."""
-        self._is_alone = len(workload.jobs) == 1
-        return super().plan(workload, system, behaviour)
-
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Repeating:
-        """Forecast a job; all else is decided kernel by kernel."""
+        """Forecast a job; all else is decided kernel by kernel. One that is alone may repeat iterations."""
         settings = Settings(
             backlog_cycles=self.backlog * machine.clock_hz,
             births=self.births,
@@ -77,4 +67,4 @@ class Pressure(Declared, PolicyPerJob):
         drops = chosen_drops(demand, machine, self.keep_copies) if self.recompute else ()
         forecast = Forecast(demand, machine, drops)
         steering = partial(Steering, forecast, machine, settings)
-        return Repeating(forecast, machine, steering, is_alone=self._is_alone)
+        return Repeating(forecast, machine, steering, is_alone=len(self.workload.jobs) == 1)

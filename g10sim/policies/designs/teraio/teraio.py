@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.designs.farthest_use import WholeTensors
+from g10sim.policies.designs.farthest_use import WholeTensors, WholeTensorsJob
 from g10sim.policies.designs.teraio.planner import Planner, WaitingPlanner
-from g10sim.policies.interface.machine import PlannedMachine, planned_machines
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
-from g10sim.trace.model import Trace
-from g10sim.trace.workload import Workload
+from g10sim.policies.planning.offloading.room import require_ssd
+from g10sim.trace.workload import Job
 from g10sim.units import parse_bytes
 
 # Of 18 steps of small transformers, those where the plan with waits expects at most this share of the other's
 # time were 6 to 24% faster with it; above it one was 5% slower.
 _SURELY = 0.9
+
+
+class _Job(WholeTensorsJob):
+    """Follows the plan of a job; ``_unplanned`` are the last uses and bytes of what has left without it."""
+
+    def __init__(self, plan: MigrationPlan, planner: Planner, machine: PlannedMachine, note: str) -> None:
+        super().__init__(plan, machine.ssd.name)
+        self.note, self._planner, self._host = note, planner, machine.memory.name
+        self._unplanned: list[tuple[int, int]] = []
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return what has left for host memory without being planned, and the kernels until it is used."""
+        now = view.iteration * len(view.trace.kernels) + view.kernel
+        return tuple((until - now, size) for until, size in self._unplanned if until > now)
+
+    def way_out(self, view: PolicyView, tensor: int) -> str:
+        """Return host memory if a tensor has room there until its next use, or the SSD: a kernel waits.
+
+        The plan's room in host memory, and that of what has left like this and has not been used since, is
+        taken.
+        """
+        size, kernels = view.size_bytes(tensor), len(view.trace.kernels)
+        now, span = view.iteration * kernels + view.kernel, min(view.next_use(tensor), kernels)
+        there = [(until, other) for until, other in self._unplanned if until > now]
+        left = self._planner.host_bytes_left(view.kernel, view.kernel + span)
+        if size > min(view.free_bytes_of(self._host), left - sum(other for _, other in there)):
+            return super().way_out(view, tensor)
+        self._unplanned = [*there, (now + span, size)]
+        return self._host
 
 
 @register_policy
@@ -38,6 +66,7 @@ class Teraio(Limited, WholeTensors):
     look = Look("#661100", "-.", "|", "7 2 1 2")
     paper = "Li et al., TERAIO: lifetime-aware tensor offloading, NeurIPS 2025 (arXiv 2506.06472)"
     requirements = Requirements(placement="contiguous")
+    job_class = _Job
     host_limit: Size | None = parameter(default=None, published="170 GB for 8B models, 770 GB for 70B")
     """Most bytes in host memory; 0 B: the SSD alone. None: as much as there is."""
     memory_target: float = parameter(default=0.9, ge=0.01, le=1)
@@ -46,67 +75,23 @@ class Teraio(Limited, WholeTensors):
     """Plan a second time with kernels that wait for copies where the plan leaves memory short; take that plan
     if it is expected to take a tenth less time."""
 
-    def _set_up(self) -> None:
-        super()._set_up()
-        self._limits: list[Limit] = []
-
-    @property
-    def note(self) -> str:
-        """Say whether planning ended early."""
-        return "; ".join(dict.fromkeys(limit.note for limit in self._limits if limit.note))
-
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan]:
-        """Plan every job by itself. Raises UnsupportedError for a system without an SSD."""
-        machines = self._with_ssd(planned_machines(workload, system, behaviour, shares_gpus=False))
-        self._host, self._ssd = machines[0].memory.name, machines[0].ssd.name
-        limit = parse_bytes(self.host_limit) if self.host_limit is not None else None
-        self._planners, plans = list[Planner](), []
-        self._limits = []
-        self._unplanned: dict[int, list[tuple[int, int]]] = {}
-        for job, machine in zip(workload.jobs, machines, strict=True):
-            host_bytes = machine.memory.capacity_bytes if limit is None else limit
-            capacity = int(machine.gpu_bytes * self.memory_target)
-            planner, plan = self._planned(job.trace, machine, capacity, host_bytes)
-            plans.append(plan)
-            self._planners.append(planner)
-        return tuple(plans)
-
-    def _planned(
-        self, trace: Trace, machine: PlannedMachine, capacity: int, host_bytes: int
-    ) -> tuple[Planner, MigrationPlan]:
-        """Return the plan of a job, and its planner: that with waits if it is surely shorter."""
-        time = Limit(self.planning_limit)
-        self._limits.append(time)
-        planner = Planner(trace, machine, capacity, host_bytes, time)
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+        """Plan a job. Raises UnsupportedError for a system without an SSD."""
+        require_ssd(self.name, machine)
+        memory, limit, time = machine.memory, self.host_limit, Limit(self.planning_limit)
+        given = (
+            job.trace,
+            machine,
+            int(machine.gpu_bytes * self.memory_target),
+            memory.capacity_bytes if limit is None else parse_bytes(limit),
+            time,
+        )
+        planner = Planner(*given)
         plan = planner.plan()
-        if not self.plans_waits or time.is_over() or not planner.pressure.highest_bytes:
-            return planner, plan
-        waiting = WaitingPlanner(trace, machine, capacity, host_bytes, time)
-        most = _SURELY * planner.expected_cycles
-        if waiting.kernel_cycles < most:
-            other = waiting.plan()
-            if waiting.expected_cycles < most and not time.was_reached:
-                return waiting, other
-        return planner, plan
-
-    def state(self, view: PolicyView) -> Hashable:
-        """Return what has left for host memory without being planned, and the kernels until it is used."""
-        now = view.iteration * len(view.trace.kernels) + view.kernel
-        return tuple((until - now, size) for until, size in self._unplanned.get(view.job, ()) if until > now)
-
-    def _way_out(self, view: PolicyView, tensor: int) -> str:
-        """Return host memory if a tensor has room there until its next use, or the SSD: a kernel waits.
-
-        The plan's room in host memory, and that of what has left like this and has not been used since, is
-        taken.
-        """
-        size, kernels = view.size_bytes(tensor), len(view.trace.kernels)
-        now, span = view.iteration * kernels + view.kernel, min(view.next_use(tensor), kernels)
-        there = [(until, other) for until, other in self._unplanned.get(view.job, []) if until > now]
-        left = self._planners[view.job].host_bytes_left(view.kernel, view.kernel + span)
-        if size > min(view.free_bytes_of(self._host), left - sum(other for _, other in there)):
-            return self._ssd
-        self._unplanned[view.job] = [*there, (now + span, size)]
-        return self._host
+        if self.plans_waits and not time.is_over() and planner.pressure.highest_bytes:
+            waiting, most = WaitingPlanner(*given), _SURELY * planner.expected_cycles
+            if waiting.kernel_cycles < most:
+                other = waiting.plan()
+                if waiting.expected_cycles < most and not time.was_reached:
+                    planner, plan = waiting, other
+        return _Job(plan, planner, machine, time.note)

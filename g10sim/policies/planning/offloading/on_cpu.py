@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move, Store
 from g10sim.policies.interface.parameters import Count, Declared, parameter
-from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.partition import partitioned
@@ -22,7 +20,7 @@ from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, requ
 from g10sim.policies.planning.offloading.takeover import Takeover, parameter_bytes
 from g10sim.policies.planning.offloading.windows import Window, by_kernel
 from g10sim.trace.model import Device, TensorKind, Trace
-from g10sim.trace.workload import Job, Workload
+from g10sim.trace.workload import Job
 
 
 def read_only(trace: Trace) -> frozenset[int]:
@@ -176,16 +174,14 @@ class WeightsBelow(StepsOnCpu):
     """Bytes of the weight, and of the gradient, of one parameter; none: as it was captured, and 2 where the
     trace does not say."""
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         """Plan when weights come and go; the moves follow. Raises UnsupportedError."""
-        if workload.replicas > 1 and not workload.jobs[0].trace.collectives:
+        if self.workload.replicas > 1 and not job.trace.collectives:
             raise UnsupportedError(
                 f"policy '{self.name}' does not share weights and optimizer between replicas; "
                 "allowed: one GPU"
             )
-        return super().plan(workload, system, behaviour)
+        return super().start_job(job, machine, system)
 
     def _parameter_bytes(self, trace: Trace) -> int:
         return parameter_bytes(trace, self.bytes_per_parameter)

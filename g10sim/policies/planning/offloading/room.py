@@ -12,6 +12,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.errors import UnsupportedError
 from g10sim.policies.interface.jobs import PolicyPerJob
+from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.planning.offloading.windows import Window
@@ -108,6 +109,13 @@ def find_tier(policy: str, system: SystemSpec, name: str, what: str) -> Tier:
             f"allowed: one of its tiers, {', '.join(system.kinds)}"
         )
     return tier
+
+
+def require_ssd(policy: str, machine: PlannedMachine) -> PlannedTier:
+    """Return the SSD of a machine. Raises UnsupportedError for one that has none."""
+    if machine.ssd.kind != "ssd":
+        raise UnsupportedError(f"policy '{policy}': found a system without an SSD; allowed: one with it")
+    return machine.ssd
 
 
 def require_cpu(policy: str, system: SystemSpec, pass_bytes: int = 0) -> None:
