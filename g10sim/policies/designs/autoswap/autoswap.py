@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from g10sim.analysis.pools.placement import ROUNDS
@@ -43,23 +42,15 @@ _LOWER_LIMITS = tuple(1 - step / 50 for step in range(1, 11))
 """Shares of the limit that are tried while the pool takes more than the limit."""
 
 
-@dataclass(frozen=True)
-class PlannedSwaps:
+class PlannedSwaps(WholeTensorsJob):
     """A job's plan with what it is expected to do: the load in ``swaps``, its footprint in ``pool``."""
 
-    swaps: SwapPlan
-    pool: SwappedPool
-    plan: MigrationPlan
-    fits: bool
-    clock_hz: int
-
-
-class _Job(WholeTensorsJob):
-    """Follows the plan of a job."""
-
-    def __init__(self, planned: PlannedSwaps, tier: str) -> None:
-        super().__init__(planned.plan, tier)
-        self.planned = planned
+    def __init__(
+        self, plan: MigrationPlan, tier: str, swaps: SwapPlan, pool: SwappedPool, machine: PlannedMachine
+    ) -> None:
+        super().__init__(plan, tier)
+        self.swaps, self.pool, self.clock_hz = swaps, pool, machine.clock_hz
+        self.fits = pool.footprint_bytes <= machine.gpu_bytes
 
 
 @register_policy
@@ -106,12 +97,12 @@ class AutoSwap(Limited, WholeTensors):
     def _set_up(self) -> None:
         self._time = Limit()
 
-    job_class = _Job
+    job_class = PlannedSwaps
 
     @property
     def planned(self) -> tuple[PlannedSwaps, ...]:
         """The latest plan of every job."""
-        return tuple(job.planned for job in self.jobs)
+        return self.jobs
 
     @property
     def requirements(self) -> Requirements:
@@ -125,9 +116,22 @@ class AutoSwap(Limited, WholeTensors):
         return "; ".join(filter(None, (*map(_expectation, self.planned), self._time.note)))
 
     @without_cycle_collection()
-    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
-        """Plan a job. Raises UnsupportedError."""
-        return _Job(self._plan(job, machine), machine.tier(self.target).name)
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> PlannedSwaps:
+        """Plan a job. The combined score also has to do better than each single one with its own pool.
+
+        Raises UnsupportedError.
+        """
+        self._time = Limit(self.planning_limit)
+        trace = whole_pages(job.trace, machine.page_bytes)
+        wanted = machine.gpu_bytes
+        if self.memory_limit is not None:
+            wanted = min(wanted, parse_bytes(self.memory_limit))
+        best = self._plan_with_pool(trace, machine, wanted, self.score)
+        if self.score == "combined" and self._cost(best, wanted) > (False, 0):
+            others = [self._plan_with_pool(trace, machine, wanted, name) for name in SINGLE_SCORES]
+            best = min([best, *others], key=lambda found: self._cost(found, wanted))
+        self._check_fit(trace, machine, best)
+        return best
 
     def places(
         self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec
@@ -143,20 +147,6 @@ class AutoSwap(Limited, WholeTensors):
                 for found in planned.pool.addresses_bytes
             ]
         return super().places(job, plan, behaviour)
-
-    def _plan(self, job: Job, machine: PlannedMachine) -> PlannedSwaps:
-        """Plan a job. The combined score also has to do better than each single one with its own pool."""
-        self._time = Limit(self.planning_limit)
-        trace = whole_pages(job.trace, machine.page_bytes)
-        wanted = machine.gpu_bytes
-        if self.memory_limit is not None:
-            wanted = min(wanted, parse_bytes(self.memory_limit))
-        best = self._plan_with_pool(trace, machine, wanted, self.score)
-        if self.score == "combined" and self._cost(best, wanted) > (False, 0):
-            others = [self._plan_with_pool(trace, machine, wanted, name) for name in SINGLE_SCORES]
-            best = min([best, *others], key=lambda found: self._cost(found, wanted))
-        self._check_fit(trace, machine, best)
-        return best
 
     def _cost(self, planned: PlannedSwaps, limit_bytes: int) -> tuple[bool, int]:
         """Rank by whether the pool exceeds the limit, then by waits (without overhead: excess load)."""
@@ -210,9 +200,8 @@ class AutoSwap(Limited, WholeTensors):
         is_refused = self.mode == "stick_to_limit" and swaps.schedule.peak_bytes > machine.gpu_bytes
         rounds = ROUNDS if self.pool == "planned" and weights is None and not is_refused else 0
         pool = plan_swapped_pool(trace, swaps.schedule.swaps, machine.page_bytes, target, rounds)
-        moves = moves_of(swaps.schedule.swaps, len(trace.kernels), tier.name)
-        fits = pool.footprint_bytes <= machine.gpu_bytes
-        return PlannedSwaps(swaps, pool, MigrationPlan(moves, self.name), fits, machine.clock_hz)
+        plan = MigrationPlan(moves_of(swaps.schedule.swaps, len(trace.kernels), tier.name), self.name)
+        return PlannedSwaps(plan, tier.name, swaps, pool, machine)
 
     def _check_fit(self, trace: Trace, machine: PlannedMachine, planned: PlannedSwaps) -> None:
         """Refuse what cannot be kept: the load, or without overhead the pool, which would have to wait."""
