@@ -20,7 +20,6 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
 from g10sim.policies.designs.vdnn.layers import LayerKind, layers_of
 from g10sim.policies.designs.vdnn_multi.offload_set import (
-    Candidate,
     Offloaded,
     OffloadSet,
     OffloadTimeline,
@@ -189,8 +188,7 @@ def test_of_what_does_not_matter_any_more_the_most_bytes_stay():
     timeline = timeline_of(trace)
     layers = [timeline.offloaded(layer) for layer in layers_of(trace, fuse_activations=True)[:2]]
     small, large = (
-        Candidate(replace(layer, size_bytes=size), 0, 2, 0)
-        for layer, size in zip(layers, (10, 20), strict=True)
+        replace(layer, size_bytes=size, gone=0, back=2) for layer, size in zip(layers, (10, 20), strict=True)
     )
     used = Occupancy(np.zeros(len(trace.kernels), dtype=np.int64))
     chooser = OffloadSet(timeline, 20, LayerKind.CONVOLUTION)
@@ -287,8 +285,8 @@ def test_a_small_map_goes_before_a_large_one_that_would_wait_for_the_link():
 )
 def test_copies_are_exposed_as_far_as_they_do_not_fit_around_a_shortage(copy, short, exposed):
     """A layer's tensors leave from kernel 0 on; kernel 3 is the first without them, 9 needs them again."""
-    offloaded = Offloaded(None, (), 0, leaves=0, gone=3, needed=9)
-    exposure = _Exposure([Candidate(offloaded, 3, 9, copy)], np.arange(11) * 1000)
+    offloaded = Offloaded(None, 0, leaves=0, gone=3, needed=9, back=9, copy=copy)
+    exposure = _Exposure([offloaded], np.arange(11) * 1000)
     assert exposure.cycles(np.array([0]), np.array(short)).tolist() == [exposed]
 
 

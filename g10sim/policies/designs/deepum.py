@@ -12,15 +12,14 @@ from g10sim.policies.interface.parameters import Declared, PlanFile, parameter
 from g10sim.policies.interface.plan_format import load_plan
 from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.hash_order import hash_order
 
 
 @lru_cache(maxsize=8)
-def _orders(path: str) -> dict[int, tuple[int, ...]]:
-    found: dict[int, list[int]] = {}
-    for planned in load_plan(Path(path)).moves:
-        found.setdefault(planned.kernel, []).extend(planned.move.subjects())
-    return {kernel: tuple(tensors) for kernel, tensors in found.items()}
+def _orders(path: str) -> dict[int, list[int]]:
+    moves = load_plan(Path(path)).moves
+    return grouped((planned.kernel, tensor) for planned in moves for tensor in planned.move.subjects())
 
 
 @register_policy

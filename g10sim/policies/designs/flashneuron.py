@@ -113,7 +113,29 @@ class FlashNeuron(Declared, PolicyPerJob):
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Schedule:
         """Choose what is offloaded. Raises UnsupportedError when too little can be, or without SSD."""
-        return self._schedule(job.trace, system, require_ssd(self.name, machine).name)
+        trace, ssd = job.trace, require_ssd(self.name, machine).name
+        backward = (kernel.id for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
+        loss = next(backward, len(trace.kernels))
+        page, sizes = machine.page_bytes, machine.sizes(trace)
+        candidates = _candidates(trace, loss)
+        formats = self._formats(trace, candidates, page)
+        choice = _Choice(trace, loss, sizes, formats, _line_bytes(trace, sizes, system.gpu.memory))
+        periods = choice.first(candidates)
+        if formats:
+            write = next(tier.write_bandwidth for tier in system.all_tiers if tier.name == ssd)
+            rate = min(system.pcie.outward, write or system.pcie.outward)
+            choice.refine(periods, candidates, rate)
+        moves = []
+        returns = []
+        for tensor, (start, end) in periods.items():
+            moves.append((start, -hash_order(trace.kernels[start - 1].tensors).index(tensor), tensor))
+            returns.append((end, hash_order(trace.kernels[end].tensors).index(tensor), tensor))
+        plan = MigrationPlan(
+            tuple(Planned(start, Evict(tensor, ssd)) for start, _, tensor in sorted(moves)), self.name
+        )
+        order = tuple((end, tensor, sizes[tensor]) for end, _, tensor in sorted(returns))
+        kept = {tensor: formats[tensor] for tensor in periods if tensor in formats}
+        return _Schedule(trace, ssd, loss, order, _largest_intermediate_bytes(trace, sizes), kept, plan)
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Put offloaded tensors at the right, workspaces in the buffer, and everything else at the left."""
@@ -136,31 +158,6 @@ class FlashNeuron(Declared, PolicyPerJob):
     def allocation_order(self, kernel: Kernel) -> Sequence[int]:
         """Return a kernel's tensors in the fixed order of ``hash_order``."""
         return hash_order(kernel.tensors)
-
-    def _schedule(self, trace: Trace, system: SystemSpec, ssd: str) -> _Schedule:
-        backward = (kernel.id for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
-        loss = next(backward, len(trace.kernels))
-        page = system.gpu.page_size
-        sizes = [-(-tensor.size_bytes // page) * page for tensor in trace.tensors]
-        candidates = _candidates(trace, loss)
-        formats = self._formats(trace, candidates, page)
-        choice = _Choice(trace, loss, sizes, formats, _line_bytes(trace, sizes, system.gpu.memory))
-        periods = choice.first(candidates)
-        if formats:
-            write = next(tier.write_bandwidth for tier in system.all_tiers if tier.name == ssd)
-            rate = min(system.pcie.outward, write or system.pcie.outward)
-            choice.refine(periods, candidates, rate)
-        moves = []
-        returns = []
-        for tensor, (start, end) in periods.items():
-            moves.append((start, -hash_order(trace.kernels[start - 1].tensors).index(tensor), tensor))
-            returns.append((end, hash_order(trace.kernels[end].tensors).index(tensor), tensor))
-        plan = MigrationPlan(
-            tuple(Planned(start, Evict(tensor, ssd)) for start, _, tensor in sorted(moves)), self.name
-        )
-        order = tuple((end, tensor, sizes[tensor]) for end, _, tensor in sorted(returns))
-        kept = {tensor: formats[tensor] for tensor in periods if tensor in formats}
-        return _Schedule(trace, ssd, loss, order, _largest_intermediate_bytes(trace, sizes), kept, plan)
 
     def _formats(self, trace: Trace, candidates: Sequence[int], page: int) -> dict[int, Compressed]:
         """Return how candidates would be compressed. Raises PolicyError for densities that do not fit."""

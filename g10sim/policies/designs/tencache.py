@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf
@@ -14,6 +14,7 @@ from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Size, parameter
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.on_cpu import InBuckets, Offloaded, WeightsBelow, read_weights
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu
@@ -176,16 +177,19 @@ def cached(
     first kernel; after each, the next weights in the table of uses come in as long as what is used after them
     makes room.
     """
-    cache = _Cache(trace, weights, sizes, capacity_bytes)
+    table = [
+        (kernel.id, tensor) for kernel in trace.kernels for tensor in kernel.tensors if tensor in weights
+    ]
+    cache = _Cache(trace, table, sizes, capacity_bytes)
     if looks_ahead:
         cache.fill(0)
         cache.misses = 0
-    for kernel, first in cache.rows_by_kernel():
-        cache.demand(kernel, first)
+    for kernel, rows in grouped((kernel, row) for row, (kernel, _) in enumerate(table)).items():
+        cache.demand(kernel, rows)
         if looks_ahead:
             cache.fill(kernel + 1)
     stays = sorted(cache.stays(), key=lambda stay: (stay.fetched, stay.first, stay.tensor))
-    return Cached(tuple(stays), cache.uses, cache.uses - cache.misses)
+    return Cached(tuple(stays), len(table), len(table) - cache.misses)
 
 
 class _Cache:
@@ -197,16 +201,14 @@ class _Cache:
     """
 
     def __init__(
-        self, trace: Trace, weights: Collection[int], sizes: Sequence[int], capacity_bytes: int
+        self, trace: Trace, table: Sequence[tuple[int, int]], sizes: Sequence[int], capacity_bytes: int
     ) -> None:
-        self._sizes = sizes
-        self._table = [(k.id, t) for k in trace.kernels for t in k.tensors if t in weights]
-        self._never = len(self._table)
-        self._following = [self._never] * len(self._table)
+        self._table, self._sizes = table, sizes
+        self._following = [len(table)] * len(table)
         self._next: dict[int, int] = {}
-        for row in reversed(range(len(self._table))):
-            tensor = self._table[row][1]
-            self._following[row] = self._next.get(tensor, self._never)
+        for row in reversed(range(len(table))):
+            tensor = table[row][1]
+            self._following[row] = self._next.get(tensor, len(table))
             self._next[tensor] = row
         self._there: dict[int, tuple[int, int]] = {}
         self._order: list[tuple[int, int]] = []
@@ -215,24 +217,9 @@ class _Cache:
         self._stays: list[Window] = []
         self._uses, self.misses = trace.uses, 0
 
-    @property
-    def uses(self) -> int:
-        """Rows of the table."""
-        return len(self._table)
-
-    def rows_by_kernel(self) -> Iterator[tuple[int, int]]:
-        """Yield every kernel that uses weights with its first row; its uses count when it is asked again."""
-        row = 0
-        while row < len(self._table):
-            kernel, first = self._table[row][0], row
-            while row < len(self._table) and self._table[row][0] == kernel:
-                row += 1
-            self._kernels_end = row
-            yield kernel, first
-
-    def demand(self, kernel: int, first: int) -> None:
-        """Bring in what a kernel needs and is not there, and note that its weights have been used."""
-        rows = range(first, self._kernels_end)
+    def demand(self, kernel: int, rows: Sequence[int]) -> None:
+        """Bring in what a kernel needs, in rows of the table, and note that its weights have been used."""
+        self._kernels_end = rows[-1] + 1
         for row in rows:
             tensor = self._table[row][1]
             if tensor not in self._there:

@@ -80,10 +80,8 @@ class Guidance:
         if trigger == swap.trigger:
             return False
         self._swaps[number] = moved = replace(swap, trigger=trigger)
-        schedule, analysis = self.planned.schedule, self.planned.analysis
-        analysis.remove(schedule.swaps[number])
-        schedule.swaps[number] = moved.counted(self._accesses)
-        analysis.add(schedule.swaps[number])
+        self.planned.analysis.remove(swap.counted(self._accesses))
+        self.planned.analysis.add(moved.counted(self._accesses))
         return True
 
     def _can_move(self, number: int) -> bool:

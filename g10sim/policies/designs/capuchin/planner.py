@@ -88,8 +88,7 @@ class _Planner:
         self._remaking: Integers = np.full(len(self._pairs), NEVER if impossible else -1, dtype=np.int64)
         self._may_hide = np.array([pair.free_time >= 0 for pair in self._pairs], dtype=np.bool_)
         self._tried: dict[int, int] = {}
-        self._swaps: list[GuidedSwap] = []
-        self._places: dict[int, int] = {}
+        self._swaps: dict[int, GuidedSwap] = {}
         self._recomputed = Recomputations(accesses, self._rules)
         self._peak = self._analysis.find()
 
@@ -101,7 +100,7 @@ class _Planner:
             if not self._swap_hidden(kernel) and not self._choose_cheapest(kernel):
                 break
         self._schedule.recomputed = self._recomputed.entries()
-        swaps, after = tuple(self._swaps), self._peak.size_bytes
+        swaps, after = tuple(self._swaps.values()), self._peak.size_bytes
         overhead = sum(swap.overhead_cycles for swap in swaps)
         overhead += sum(map(self._recomputation_cycles, self._schedule.recomputed))
         return Planned(self._schedule, self._analysis, swaps, before, after, target, overhead, time)
@@ -157,7 +156,7 @@ class _Planner:
 
     def _exposed(self, number: int, first: int, last: int) -> tuple[float, GuidedSwap] | None:
         """Return the bytes that a swap saves for a cycle that it costs, and the swap; None: there is none."""
-        pair, old = self._pairs[number], self._old(number)
+        pair, old = self._pairs[number], self._swaps.get(number)
         if old is not None:
             self._lanes.give_back(old)
         swap = self._lanes.exposed(pair, first, last)
@@ -176,10 +175,6 @@ class _Planner:
         sizes = self._size_of.take(numbers)
         first = np.maximum(costs.evicted.take(numbers) + 1, (kernel - before).take(sizes))
         return first, np.minimum(costs.uses.take(numbers) - 1, (kernel + after).take(sizes))
-
-    def _old(self, number: int) -> GuidedSwap | None:
-        place = self._places.get(number)
-        return None if place is None else self._swaps[place]
 
     def _saved(self, sizes_bytes: Integers | int) -> Integers:
         """Return the bytes that are saved, no more than have to be saved still."""
@@ -210,20 +205,16 @@ class _Planner:
 
     def _accept_swap(self, number: int, swap: GuidedSwap) -> bool:
         """Keep a swap, in place of what was planned for its pair, if that lowers the peak."""
-        swaps, place, old = self._schedule.swaps, self._places.get(number), self._old(number)
-        counted = swap.counted(self._accesses)
+        counted, old = swap.counted(self._accesses), self._swaps.get(number)
         spans = self._analysis.spans(counted)
-        spans += [] if place is None else self._analysis.spans(swaps[place], -1)
+        spans += [] if old is None else self._analysis.spans(old.counted(self._accesses), -1)
         if not self._recomputed.allow(swap.pair) or not self._has_lowered(spans):
             return False
-        if old is None or place is None:
-            self._places[number] = len(swaps)
+        if old is None:
             self._recomputed.note_swap(swap.pair)
-            self._swaps.append(swap)
-            swaps.append(counted)
         else:
             self._lanes.give_back(old)
-            self._swaps[place], swaps[place] = swap, counted
+        self._swaps[number] = swap
         self._costs.take(number, swap, Interval(counted.out.end, counted.back.start), old)
         self._lanes.take(swap)
         self._may_hide[number], self._remaking[number] = False, NEVER

@@ -31,7 +31,6 @@ from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations
 from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.g10.draft import (
     Draft,
-    PlannedAllocation,
     PlannedEviction,
     PlanningParameters,
     allocation_kernel,
@@ -74,17 +73,12 @@ class _Planning(Draft):
     """Numbers are those of inactive periods, in the order in which the vitality analysis finds them."""
 
     def __init__(self, trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> None:
-        durations, self._found = kernel_durations(trace, machine.clock_hz), list[Planned]()
+        durations = kernel_durations(trace, machine.clock_hz)
         target = int(parameters.memory_factor * int(parameters.memory_target * machine.gpu_bytes))
-        occupancy, allocations = _allocated(trace, machine, Timeline(durations), target)
+        occupancy, hints = _allocated(trace, machine, Timeline(durations), target)
         time = Limit(parameters.planning_limit)
         super().__init__(occupancy, durations, machine, target, machine.gpu_bytes, time)
-        self.allocations = allocations
-        self.frees = [(trace.deaths[allocation.tensor], allocation.tensor) for allocation in allocations]
-        if parameters.tensor_hints:
-            for allocation, (death, tensor) in zip(allocations, self.frees, strict=True):
-                self._find(allocation.kernel, Fetch(tensor))
-                self._find(death, Free(tensor))
+        self._found = hints if parameters.tensor_hints else []
         self._durations, self._kernels = durations, len(durations)
         self._margin, self._published_order = parameters.safety_margin, parameters.published_order
         self._may_stop = not parameters.demand_evictions
@@ -278,19 +272,19 @@ def _places(values: Floats) -> Integers:
 
 def _allocated(
     trace: Trace, machine: PlannedMachine, timeline: Timeline, target: float
-) -> tuple[Integers, list[PlannedAllocation]]:
+) -> tuple[Integers, list[Planned]]:
     """Give tensors allocation and free moves until the estimate, the first result, is within the target."""
     sizes = machine.sizes(trace)
     occupancy: Integers = np.full(len(trace.kernels), sum(sizes) + sum(sizes[:1]), dtype=np.int64)
-    allocations = []
+    moves = list[Planned]()
     for tensor in trace.tensors[1:]:
         if occupancy.max(initial=0) <= target:
             break
         if tensor.persistent:
             continue
-        birth = trace.births[tensor.id]
-        kernel = allocation_kernel(tensor, birth, timeline, machine)
-        allocations.append(PlannedAllocation(tensor.id, kernel, birth))
+        kernel = allocation_kernel(tensor, trace.births[tensor.id], timeline, machine)
+        death = trace.deaths[tensor.id]
+        moves += [Planned(kernel, Fetch(tensor.id)), Planned(death, Free(tensor.id))]
         occupancy[:kernel] -= sizes[tensor.id]
-        occupancy[trace.deaths[tensor.id] :] -= sizes[tensor.id]
-    return occupancy, allocations
+        occupancy[death:] -= sizes[tensor.id]
+    return occupancy, moves

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,15 +31,17 @@ class Offloaded:
     """The tensors that one layer offloads together.
 
     ``leaves`` is the kernel at whose start the copy begins, ``gone`` the first kernel without the tensors,
-    and ``needed`` the kernel that reads one of them again. ``size_bytes`` are whole pages.
+    ``needed`` the kernel that reads one of them again, and ``back`` that from which on they take memory
+    again. ``size_bytes`` are whole pages; they take ``copy`` cycles each way.
     """
 
     layer: Layer
-    tensors: tuple[int, ...]
     size_bytes: int
     leaves: int
     gone: int
     needed: int
+    back: int = -1
+    copy: int = 0
 
 
 class OffloadTimeline(Timeline):
@@ -55,7 +57,7 @@ class OffloadTimeline(Timeline):
         gone = layer.kernels[-1] + 1
         needed = min(use for tensor in layer.inputs for use in self.trace.uses[tensor] if use >= gone)
         size = sum(self.sizes[tensor] for tensor in layer.inputs)
-        return Offloaded(layer, layer.inputs, size, layer.kernels[0], gone, needed)
+        return Offloaded(layer, size, layer.kernels[0], gone, needed)
 
     def occupancy(self) -> Occupancy:
         """Return the bytes in use while each kernel runs when nothing is offloaded."""
@@ -81,16 +83,6 @@ class _Busy:
         under_way = np.minimum(self._lengths[places], cycles - self._starts[places])
         used: Integers = self._sums[places] + under_way
         return used
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A layer that might offload: away from kernel ``gone`` to before ``back``, ``copy`` cycles each way."""
-
-    offloaded: Offloaded
-    gone: int
-    back: int
-    copy: int
 
 
 def just_in_time(timeline: OffloadTimeline) -> Returns:
@@ -127,8 +119,8 @@ class _Exposure:
     Links carry those of the candidates that were taken.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], starts: Integers) -> None:
-        rows = [(c.offloaded.leaves, c.gone, c.back, c.offloaded.needed, c.copy) for c in candidates]
+    def __init__(self, candidates: Sequence[Offloaded], starts: Integers) -> None:
+        rows = [(c.leaves, c.gone, c.back, c.needed, c.copy) for c in candidates]
         self._leaves, self.gone, self.back, self._needed, self._copies = (
             np.array(rows, dtype=np.int64).reshape(-1, 5).T
         )
@@ -202,7 +194,7 @@ class OffloadSet:
             scores = (
                 (
                     worth[number] / (1 + exposed),
-                    found[number].offloaded.layer.kind is self._preferred,
+                    found[number].layer.kind is self._preferred,
                     -number,
                 )
                 for number, exposed in zip(away[near].tolist(), cycles[near].tolist(), strict=True)
@@ -211,25 +203,25 @@ class OffloadSet:
             is_left[best] = False
             chosen.append(best)
             exposure.take(best)
-            used.add(found[best].gone, found[best].back, -found[best].offloaded.size_bytes)
+            used.add(found[best].gone, found[best].back, -found[best].size_bytes)
         kept = self._pruned([found[number] for number in chosen], used)
-        return tuple(sorted((c.offloaded.layer for c in kept), key=lambda layer: layer.index))
+        return tuple(sorted((c.layer for c in kept), key=lambda layer: layer.index))
 
-    def _candidate(self, layer: Layer, copy_cycles: Callable[[int], int], returns: Returns) -> Candidate:
+    def _candidate(self, layer: Layer, copy_cycles: Callable[[int], int], returns: Returns) -> Offloaded:
         offloaded = self._timeline.offloaded(layer)
         copy = copy_cycles(offloaded.size_bytes)
-        return Candidate(offloaded, offloaded.gone, returns(offloaded, copy), copy)
+        return replace(offloaded, back=returns(offloaded, copy), copy=copy)
 
-    def _worth(self, candidate: Candidate) -> int:
+    def _worth(self, candidate: Offloaded) -> int:
         """Return the bytes times cycles that a candidate is away."""
         starts = self._timeline.times
-        return candidate.offloaded.size_bytes * (starts[candidate.back] - starts[candidate.gone])
+        return candidate.size_bytes * (starts[candidate.back] - starts[candidate.gone])
 
-    def _pruned(self, chosen: Sequence[Candidate], used: Occupancy) -> list[Candidate]:
+    def _pruned(self, chosen: Sequence[Offloaded], used: Occupancy) -> list[Offloaded]:
         kept = list(chosen)
         limit = max(self._budget, used.peak_bytes)
-        for candidate in sorted(chosen, key=lambda candidate: -candidate.offloaded.size_bytes):
-            size = candidate.offloaded.size_bytes
+        for candidate in sorted(chosen, key=lambda candidate: -candidate.size_bytes):
+            size = candidate.size_bytes
             if used.most(candidate.gone, candidate.back) + size <= limit:
                 used.add(candidate.gone, candidate.back, size)
                 kept.remove(candidate)

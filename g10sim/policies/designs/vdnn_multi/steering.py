@@ -73,7 +73,7 @@ def plan_prefetches(
 
 def _wants(timeline: OffloadTimeline, offloaded: Offloaded) -> Iterable[_Want]:
     uses, gone = timeline.trace.uses, offloaded.gone
-    for tensor in offloaded.tensors:
+    for tensor in offloaded.layer.inputs:
         needed = next(use for use in uses[tensor] if use >= gone)
         yield _Want(tensor, timeline.sizes[tensor], gone, needed)
 

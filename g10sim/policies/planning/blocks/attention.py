@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from g10sim.policies.planning.blocks.homes import GPU
 from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, part_numbers
-from g10sim.trace.model import Device, Kernel, TimeSource, Trace
+from g10sim.policies.planning.offloading.takeover import added_kernel
+from g10sim.trace.model import Device, Kernel, Phase, Trace
 
 
 def attention_kernels(trace: Trace, parts: Sequence[Part], homes: Mapping[int, str]) -> frozenset[int]:
@@ -76,13 +77,6 @@ def _loads(
     below = dict.fromkeys(t for kernel in mine for t in kernel.inputs if homes.get(t) == "ssd")
     read = tuple(tensor for tensor in below if is_next or trace.tensors[tensor].persistent)
     if read:
-        yield Kernel(
-            id=0,
-            name="Load keys and values",
-            duration=0,
-            inputs=read,
-            outputs=(),
-            moved_bytes=1,
-            time_source=TimeSource.SYNTHETIC,
-            device=Device.CPU,
+        yield added_kernel(
+            "Load keys and values", read, (), phase=Phase.OTHER, device=Device.CPU, moved_bytes=1
         )
