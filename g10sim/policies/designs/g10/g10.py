@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from g10sim.analysis.footprint import unmoved_bytes
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import BLUE, Look
 from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
 from g10sim.policies.designs.g10.planner import draft_g10, to_plan
 from g10sim.policies.designs.g10.tuned import unified_memory_factor
-from g10sim.policies.interface.machine import planned_machines
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import JointPolicy
+from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.registry import register_policy
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Job, Workload
+from g10sim.trace.workload import Job
 
 
 @register_policy
-class G10(PlannerOptions, JointPolicy):
+class G10(PlannerOptions, PolicyPerJob):
     """Smart tensor migrations: the whole iteration is planned before it runs.
 
     Tensor vitality analysis finds the inactive periods of all tensors. The planner evicts, again and again,
@@ -38,35 +34,24 @@ class G10(PlannerOptions, JointPolicy):
     paper = "Zhang et al., G10: Enabling An Efficient Unified GPU Memory and Storage Architecture, MICRO 2023"
     reference_plan = "prefetch_guide.config.gz"
 
-    _note = ""
-
     @property
     def note(self) -> str:
         """Say where plans relieve less than half of the shortage of memory, or ended early."""
-        return self._note
+        return "; ".join(job.note for job in self.jobs if job.note)
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan]:
-        """Plan every job; they share links, host memory, SSD, and GPUs that they are on together, evenly."""
-        plans, notes = [], []
-        for job, machine in zip(workload.jobs, planned_machines(workload, system, behaviour), strict=True):
-            parameters = self._parameters(job, system, behaviour)
-            draft = draft_g10(job.trace, machine, parameters)
-            plans.append(to_plan(draft, job.trace, parameters))
-            if parameters.planner == "live":
-                notes.append(_unrelieved(draft, job.trace))
-            notes.append(draft.time.note)
-        self._note = "; ".join(filter(None, notes))
-        return tuple(plans)
-
-    def _parameters(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> PlanningParameters:
-        is_published = behaviour.planner == "published"
-        return PlanningParameters(
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> JobPolicy:
+        """Plan a job."""
+        planner, trace, planned = self.behaviour.planner, job.trace, JobPolicy()
+        parameters = PlanningParameters(
             **self.parameters_of(PlannerOptions),
-            planner=behaviour.planner,
-            memory_factor=unified_memory_factor(job.trace, system) if is_published else 1.0,
+            planner=planner,
+            memory_factor=unified_memory_factor(trace, system) if planner == "published" else 1.0,
         )
+        draft = draft_g10(trace, machine, parameters)
+        planned.plan = to_plan(draft, trace, parameters)
+        notes = _unrelieved(draft, trace) if planner == "live" else "", draft.time.note
+        planned.note = "; ".join(filter(None, notes))
+        return planned
 
 
 def _unrelieved(draft: Draft, trace: Trace) -> str:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from statistics import fmean
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from g10sim.analysis.timeline import kernel_durations
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
 from g10sim.policies.designs.g10.planner import draft_g10, to_plan
 from g10sim.policies.designs.g10.recovery import Recovery, Waiting
-from g10sim.policies.interface.machine import PlannedMachine, planned_machines
+from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
+from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import JointPolicy, Policy, PolicyView, Trials
+from g10sim.policies.interface.policy import Policy, PolicyView, Trials
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Workload
+from g10sim.trace.workload import Job
 
 # Of ideal speed: iterations that are steady agree no better than to the rest.
 _NEARLY_IDEAL = 0.999
@@ -38,8 +39,45 @@ _LEAST_SHARE = 0.01
 Method: TypeAlias = Literal["fastest", "waiting", "paced", "unpaced", "published"]
 
 
+class _Job(JobPolicy):
+    """Follows the plan of a job, and fetches back what left the GPU against it, some kernels ahead."""
+
+    def __init__(
+        self, draft: Draft, plan: MigrationPlan, trace: Trace, system: SystemSpec, look_ahead: int
+    ) -> None:
+        self.draft, self.plan, self._look_ahead = draft, plan, look_ahead
+        self.kernels = [kernel.tensors for kernel in trace.kernels]
+        self.ideal_cycles = int(kernel_durations(trace, system.gpu.clock).sum())
+        self._recovery = Recovery(draft, self.kernels, system.gpu.memory)
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Fetch back what left the GPU against the plan."""
+        return self._recovery.prefetches(view, self._look_ahead) if self._look_ahead else ()
+
+
+class _WaitingJob(_Job):
+    """Follows the plan of a job whose kernels wait for the room that it makes."""
+
+    @cached_property
+    def _waiting(self) -> Waiting:
+        return Waiting(self.draft, self.kernels)
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return what is under way."""
+        return self._waiting.state()
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Note what the plan evicts, and fetch back what left the GPU against it."""
+        self._waiting.begin(view.kernel)
+        return super().on_kernel_start(view)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Wait for the room that the plan makes for the next kernel."""
+        return self._waiting.waits(view)
+
+
 @register_policy
-class G10Paced(PlannerOptions, JointPolicy):
+class G10Paced(PlannerOptions, PolicyPerJob):
     """G10's plan in the time that the GPU will really take, or without, whichever is faster.
 
     The paced plan counts the stalls that it expects, and kernels may wait for the room that it makes; the
@@ -85,13 +123,11 @@ class G10Paced(PlannerOptions, JointPolicy):
     run. With more of them kernels wait."""
 
     def _set_up(self) -> None:
-        self._recoveries: tuple[Recovery, ...] = ()
-        self._waiting: tuple[Waiting, ...] = ()
         self._drafts: dict[tuple[object, ...], tuple[Trace, Draft]] = {}
-        self._ideal_cycles: list[int] = []
         self._needs_ssd = False
-        self._limits: list[Limit] = []
         self._trials, self._tried_for = 0, Limit()
+
+    job_class: ClassVar[type[_Job]] = _Job
 
     def settle(self, obstacle: Trials) -> Policy:
         """Choose the fastest plan by trial iterations, unless they take too long."""
@@ -142,35 +178,21 @@ class G10Paced(PlannerOptions, JointPolicy):
         cycles = obstacle.cycles(self, until_steady=True)
         if cycles is None:
             return 0.0
-        return fmean(ideal / took for ideal, took in zip(self._ideal_cycles, cycles, strict=True))
+        return fmean(job.ideal_cycles / took for job, took in zip(self.jobs, cycles, strict=True))
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan]:
-        """Plan every job; they share links, host memory, SSD, and GPUs that they are on together, evenly."""
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+        """Plan a job."""
         parameters = PlanningParameters(
             **self.parameters_of(PlannerOptions),
             planner="published" if self.method == "published" else "live",
-            published_order=behaviour.planner == "published",
+            published_order=self.behaviour.planner == "published",
             pacing_rounds=1 if self.method == "unpaced" else self.pacing_rounds,
         )
-        plans, recoveries, waiting, tiers = [], [], [], set[str]()
-        self._limits = list[Limit]()
-        machines = map(self._sparing, planned_machines(workload, system, behaviour))
-        for job, machine in zip(workload.jobs, machines, strict=True):
-            draft = self._draft(job.trace, machine, behaviour, parameters)
-            plans.append(to_plan(draft, job.trace, parameters))
-            self._limits.append(draft.time)
-            tiers.update(eviction.tier.kind for eviction in draft.evictions)
-            kernels = [kernel.tensors for kernel in job.trace.kernels]
-            recoveries.append(Recovery(draft, kernels, system.gpu.memory))
-            if self.method == "waiting":
-                waiting.append(Waiting(draft, kernels))
-        self._recoveries, self._waiting = tuple(recoveries), tuple(waiting)
-        self._needs_ssd = "ssd" in tiers or behaviour.planner == "published"
-        clock = system.gpu.clock
-        self._ideal_cycles = [int(kernel_durations(job.trace, clock).sum()) for job in workload.jobs]
-        return tuple(plans)
+        draft = self._draft(job.trace, self._sparing(machine), parameters)
+        kinds = {eviction.tier.kind for eviction in draft.evictions}
+        self._needs_ssd |= "ssd" in kinds or parameters.published_order
+        plan = to_plan(draft, job.trace, parameters)
+        return self.job_class(draft, plan, job.trace, system, self.recovery_look_ahead)
 
     def _sparing(self, machine: PlannedMachine) -> PlannedMachine:
         """Return the machine with as much of the SSDs' rates as plans count on."""
@@ -183,24 +205,19 @@ class G10Paced(PlannerOptions, JointPolicy):
         ]
         return replace(machine, tiers=tuple(tiers))
 
-    def _draft(
-        self, trace: Trace, machine: PlannedMachine, behaviour: BehaviourSpec, parameters: PlanningParameters
-    ) -> Draft:
+    def _draft(self, trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
         """Plan one job, once for all designs that differ in nothing that counts for it, and all trials."""
         key = id(trace), machine, parameters.planner, parameters.pacing_rounds, parameters.published_order
         if key not in self._drafts:
-            counted = self._counted(trace, machine, behaviour)
-            self._drafts[key] = trace, draft_g10(*counted, parameters)
+            self._drafts[key] = trace, draft_g10(*self._counted(trace, machine), parameters)
         return self._drafts[key][1]
 
-    def _counted(
-        self, trace: Trace, machine: PlannedMachine, behaviour: BehaviourSpec
-    ) -> tuple[Trace, PlannedMachine]:
+    def _counted(self, trace: Trace, machine: PlannedMachine) -> tuple[Trace, PlannedMachine]:
         """Leave out what the published planner counts, or refuses, although it is never used.
 
         Those are tensors behind the last one in use, and further tiers without room.
         """
-        if self.method != "published" or behaviour.planner == "published":
+        if self.method != "published" or self.behaviour.planner == "published":
             return trace, machine
         count = max(tensor for kernel in trace.kernels for tensor in kernel.tensors) + 1
         tiers = tuple(tier for tier in machine.tiers if tier.capacity_bytes or tier == machine.tiers[0])
@@ -212,25 +229,12 @@ class G10Paced(PlannerOptions, JointPolicy):
         sparing = f"{self.ssd_share:g} of the SSD's rates" if self.ssd_share < 1 else ""
         recovery = f"recovery {self.recovery_look_ahead} kernels ahead" if self.recovery_look_ahead else ""
         trials = f"the fastest of {self._trials} trials" if self._trials else ""
-        limits = dict.fromkeys(limit.note for limit in (self._tried_for, *self._limits))
-        return ", ".join(filter(None, (f"plan {self.method}", sparing, recovery, trials, *limits)))
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Fetch back what left the GPU against the plan."""
-        if view.job < len(self._waiting):
-            self._waiting[view.job].begin(view.kernel)
-        if not self.recovery_look_ahead or view.job >= len(self._recoveries):
-            return ()
-        return self._recoveries[view.job].prefetches(view, self.recovery_look_ahead)
+        limits = self._tried_for, *(job.draft.time for job in self.jobs)
+        ends = dict.fromkeys(limit.note for limit in limits)
+        return ", ".join(filter(None, (f"plan {self.method}", sparing, recovery, trials, *ends)))
 
 
 class _Waiting(G10Paced):
     """G10 paced whose kernels wait: only designs that act at their end let go of what they used then."""
 
-    def state(self, view: PolicyView) -> Hashable:
-        """Return what is under way."""
-        return self._waiting[view.job].state() if view.job < len(self._waiting) else ()
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Wait for the room that the plan makes for the next kernel."""
-        return self._waiting[view.job].waits(view) if view.job < len(self._waiting) else ()
+    job_class = _WaitingJob
