@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -15,56 +15,37 @@ from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import SsdTierSpec
-from g10sim.config.uncertainty import Span, UncertaintySpec
+from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.outcome import CellResult
 from g10sim.results.columns import OK
 from g10sim.results.ranges import ranged_columns
 from g10sim.trace.work import OperatorClass
 
-_MOVES = ("links", "drives", "faults")
-FACTORS = (*(f"kernels_{name}" for name in OperatorClass), "kernels_unknown", *_MOVES)
+_KERNELS = {f"kernels_{name or 'unknown'}": name for name in (*map(str, OperatorClass), "")}
+"""Columns of the factors of kernels, each with its class of operators."""
+FACTORS = (*_KERNELS, "links", "drives", "faults")
 """Columns of the factors of a case in uncertainty.csv."""
 CASES_COLUMNS = ("cell", "case", *FACTORS)
 
 
-@dataclass(frozen=True)
-class Factors:
-    """Factors of time of one case: of kernels by class of operators, and of what moves data."""
-
-    kernels: Mapping[str, float]
-    unknown_kernels: float
-    links: float
-    drives: float
-    faults: float
-
-    def as_row(self) -> dict[str, float]:
-        """Columns of uncertainty.csv."""
-        kernels = {f"kernels_{name}": factor for name, factor in self.kernels.items()}
-        moves = {name: getattr(self, name) for name in _MOVES}
-        return {**kernels, "kernels_unknown": self.unknown_kernels, **moves}
-
-
-def cases(spec: UncertaintySpec, seed: int) -> list[Factors]:
+def cases(spec: UncertaintySpec, seed: int) -> list[dict[str, float]]:
     """Return the factors of the four corners, then of the draws.
 
     A draw is uniform in the logarithm between the lowest and the highest factor; equal seeds give equal
     draws, whatever the policy.
     """
-    found = []
-    for kernels, moves in itertools.product((0, 1), repeat=2):
-        alike = dict.fromkeys(map(str, OperatorClass), spec.kernels[kernels])
-        moving = (getattr(spec, name)[moves] for name in _MOVES)
-        found.append(Factors(alike, spec.kernels[kernels], *moving))
+    spans = {name: spec.kernels if name in _KERNELS else getattr(spec, name) for name in FACTORS}
+    corners = [
+        {name: span[kernels if name in _KERNELS else moves] for name, span in spans.items()}
+        for kernels, moves in itertools.product((0, 1), repeat=2)
+    ]
     generator = np.random.default_rng(seed)
 
-    def drawn(span: Span) -> float:
+    def drawn(span: tuple[float, float]) -> float:
         return float(np.exp(generator.uniform(*np.log(span))))
 
-    for _ in range(spec.draws):
-        classes = {str(name): drawn(spec.kernels) for name in OperatorClass}
-        found.append(Factors(classes, drawn(spec.kernels), *(drawn(getattr(spec, name)) for name in _MOVES)))
-    return found
+    return corners + [{name: drawn(span) for name, span in spans.items()} for _ in range(spec.draws)]
 
 
 def with_cases(cells: Iterable[Cell], spec: UncertaintySpec | None) -> tuple[Cell, ...]:
@@ -75,18 +56,18 @@ def with_cases(cells: Iterable[Cell], spec: UncertaintySpec | None) -> tuple[Cel
 def _cases_of(cell: Cell, spec: UncertaintySpec) -> tuple[Cell, ...]:
     found = []
     for factors in cases(spec, cell.seed):
-        kernels = {**factors.kernels, "": factors.unknown_kernels}
+        kernels = {name: factors[column] for column, name in _KERNELS.items()}
         system = scaled(cell.system, factors)
         found.append(replace(cell, system=system, kernel_factors=kernels, tables=()))
     return tuple(found)
 
 
-def scaled(system: SystemSpec, factors: Factors) -> SystemSpec:
+def scaled(system: SystemSpec, factors: Mapping[str, float]) -> SystemSpec:
     """Return a system whose links, drives and page faults take that many times as long.
 
     Of a drive of the flash model it is the time of its interface.
     """
-    links, drives = _fraction(factors.links), _fraction(factors.drives)
+    links, drives = _fraction(factors["links"]), _fraction(factors["drives"])
     shared = tuple(_slower_link(link, links) for link in system.pcie.shared)
     nvlink = system.nvlink and system.nvlink.model_copy(
         update={"bandwidth": _slower(system.nvlink.bandwidth, links)}
@@ -96,7 +77,7 @@ def scaled(system: SystemSpec, factors: Factors) -> SystemSpec:
         update={
             "pcie": _slower_link(system.pcie, links).model_copy(update={"shared": shared}),
             "nvlink": nvlink,
-            "page_fault": _changed(system.page_fault, _fraction(factors.faults), (), ("latency",)),
+            "page_fault": _changed(system.page_fault, _fraction(factors["faults"]), (), ("latency",)),
             "ssd": _slower_drive(system.ssd, drives),
             "tiers": system.tiers and tuple(map(tier, system.tiers)),
         }
@@ -179,10 +160,10 @@ def case_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of uncertainty.csv: each cell as it is (case 0), then its cases, with their factors."""
     for cell in cells:
-        own = Factors(dict.fromkeys(map(str, OperatorClass), 1.0), 1.0, 1.0, 1.0, 1.0)
+        own = dict.fromkeys(FACTORS, 1.0)
         for case, (one, factors) in enumerate(
             zip((cell, *cell.cases), (own, *cases(spec, cell.seed)), strict=True)
         ):
             result = found.get(one.key)
             for row in result.rows[:1] if result is not None else ():
-                yield {"cell": cell.index, "case": case, **factors.as_row(), **row}
+                yield {"cell": cell.index, "case": case, **factors, **row}

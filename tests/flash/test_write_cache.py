@@ -10,7 +10,7 @@ from g10sim.config.document import parse_document
 from g10sim.config.presets import load_system
 from g10sim.config.ssd import SsdSpec
 from g10sim.errors import ConfigError
-from g10sim.experiment.uncertainty import Factors, scaled
+from g10sim.experiment.uncertainty import scaled
 from g10sim.hardware.door import Door
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
@@ -144,5 +144,5 @@ def test_a_faster_drive_is_faster_behind_its_cache_as_well():
     assert find("ssd").changed(system, 14_900_000_000).ssd.sustained_rate == 2_800_000_000
     ((key, (slower,)),) = find("ssd").sweep(system, [3_725_000_000]).items()
     assert (key, slower["write_cache"]["sustained"]) == ("system.ssd", "700 MB/s")
-    twice = scaled(system, Factors({}, 1.0, 1.0, 2.0, 1.0))
+    twice = scaled(system, {"links": 1.0, "drives": 2.0, "faults": 1.0})
     assert (twice.ssd.write_bandwidth, twice.ssd.sustained_rate) == (3_450_000_000, 700_000_000)
