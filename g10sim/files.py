@@ -44,13 +44,28 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def writing(path: Path, error: type[Exception]) -> Iterator[None]:
+def writing(path: Path | str, error: type[Exception], allowed: str = "a writable path") -> Iterator[None]:
     """Turn an OSError of the block, which writes ``path``, into ``error`` with a message about it."""
     try:
         yield
     except OSError as found:
-        reason = found.strerror or str(found)
-        raise error(f"{path}: cannot be written: {reason}; allowed: a writable path") from found
+        raise error(f"{path}: cannot be written: {found.strerror or found}; allowed: {allowed}") from found
+
+
+@contextmanager
+def reading(path: Path, error: type[Exception], allowed: str, form: str = "") -> Iterator[None]:
+    """Turn an OSError of the block, which reads ``path``, into ``error`` with a message about it.
+
+    With the name of a form, such as JSON, turn the errors of its readers, too.
+    """
+    try:
+        yield
+    except OSError as found:
+        raise error(f"{path}: cannot be read: {found.strerror or found}; allowed: {allowed}") from found
+    except (ValueError, RecursionError) as found:
+        if not form:
+            raise
+        raise error(f"{path}: found no {form} ({found}); allowed: {allowed}") from found
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -6,21 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
 
-from g10sim.looks import (
-    BLACK,
-    BLUE,
-    DARK_GREY,
-    GREEN,
-    GREY,
-    ORANGE,
-    PALE,
-    PINK,
-    RED,
-    SKY,
-    WHITE,
-    YELLOW,
-    Look,
-)
+from g10sim import looks
 from g10sim.places import place
 
 
@@ -47,9 +33,9 @@ class StallReason(str):
     CPU: ClassVar[StallReason]
     MAPPING: ClassVar[StallReason]
     words: str
-    look: Look
+    look: looks.Look
 
-    def __new__(cls, value: str, words: str = "", look: Look | None = None) -> StallReason:
+    def __new__(cls, value: str, words: str = "", look: looks.Look | None = None) -> StallReason:
         """Return the reason of a value; ``words`` and ``look`` count the first time only."""
         if value in _REASONS:
             return _REASONS[value]
@@ -58,7 +44,7 @@ class StallReason(str):
         if made.tier:
             label = f"page faults, {place(made.tier).label}"
             made.words = f"page faults served from {place(made.tier).words}"
-        made.look = replace(look or Look(), label=label)
+        made.look = replace(look or looks.Look(), label=label)
         return _REASONS.setdefault(value, made)
 
     @classmethod
@@ -104,21 +90,25 @@ class StallReason(str):
 _FAULT = "fault_"
 _REASONS: dict[str, StallReason] = {}
 _FIXED = (
-    StallReason("fault_host", look=Look(SKY, "....")),
-    StallReason("fault_flash", look=Look(BLUE)),
-    StallReason("first_touch", "first touch: new pages mapped on demand", Look(YELLOW, "\\\\\\\\")),
-    StallReason("late_prefetch", "prefetches that had not arrived", Look(ORANGE, "////")),
-    StallReason("eviction", "others had to leave the GPU first", Look(RED)),
-    StallReason("allocation", "no consecutive room in GPU memory", Look(PINK, "xxxx")),
-    StallReason("synchronization", "the policy waited for transfers", Look(GREY, "----")),
-    StallReason("link_contention", "other GPUs used a shared link", Look(BLACK)),
-    StallReason("barrier", "other replicas", Look(WHITE, "||||")),
-    StallReason("compute_sharing", "other jobs computed on the GPU", Look(PALE, "++++")),
-    StallReason("recomputation", "dropped tensors computed once more", Look(DARK_GREY, "oooo")),
-    StallReason("in_place_access", "tensors were used where they lie, over a link", Look(GREEN, "**")),
-    StallReason("copy_contention", "copies used the GPU's memory, too", Look("#117733", "oo")),
-    StallReason("mapping", "memory for new tensors was not mapped yet", Look("#DDCC77", "\\\\..")),
+    StallReason("fault_host", look=looks.Look(looks.SKY, "....")),
+    StallReason("fault_flash", look=looks.Look(looks.BLUE)),
+    StallReason(
+        "first_touch", "first touch: new pages mapped on demand", looks.Look(looks.YELLOW, "\\\\\\\\")
+    ),
+    StallReason("late_prefetch", "prefetches that had not arrived", looks.Look(looks.ORANGE, "////")),
+    StallReason("eviction", "others had to leave the GPU first", looks.Look(looks.RED)),
+    StallReason("allocation", "no consecutive room in GPU memory", looks.Look(looks.PINK, "xxxx")),
+    StallReason("synchronization", "the policy waited for transfers", looks.Look(looks.GREY, "----")),
+    StallReason("link_contention", "other GPUs used a shared link", looks.Look(looks.BLACK)),
+    StallReason("barrier", "other replicas", looks.Look(looks.WHITE, "||||")),
+    StallReason("compute_sharing", "other jobs computed on the GPU", looks.Look(looks.PALE, "++++")),
+    StallReason("recomputation", "dropped tensors computed once more", looks.Look(looks.DARK_GREY, "oooo")),
+    StallReason(
+        "in_place_access", "tensors were used where they lie, over a link", looks.Look(looks.GREEN, "**")
+    ),
+    StallReason("copy_contention", "copies used the GPU's memory, too", looks.Look("#117733", "oo")),
+    StallReason("mapping", "memory for new tensors was not mapped yet", looks.Look("#DDCC77", "\\\\..")),
 )
 for _reason in _FIXED:
     setattr(StallReason, _reason.name, _reason)
-StallReason.CPU = StallReason("cpu", "kernels on the CPU had not ended", Look("#882255", ".."))
+StallReason.CPU = StallReason("cpu", "kernels on the CPU had not ended", looks.Look("#882255", ".."))

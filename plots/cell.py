@@ -12,14 +12,7 @@ from matplotlib.figure import Figure
 from g10sim.errors import ConfigError
 from g10sim.looks import BLACK, BLUE, GREEN, SKY, Look, distinct
 from g10sim.places import direction, level
-from g10sim.plots.panels import (
-    beginnings_legend,
-    handles,
-    mark_beginnings,
-    micro_batches_begin,
-    panels,
-    row_by_row,
-)
+from g10sim.plots import panels
 from g10sim.plots.style import PAGE_INCHES, model_name, new_figure
 from g10sim.results import reading
 from g10sim.results.columns import memory_levels, stall_reasons
@@ -36,7 +29,7 @@ def memory(results: pd.DataFrame, table: pd.DataFrame, *, cell: int | None = Non
     """Draw the bytes in use at the end of every kernel of all iterations, and the size of GPU memory."""
     row = reading.row_of_cell(results, cell)
     used = reading.of_cell(table, row)
-    made = panels(
+    made = panels.panels(
         ["", ""], columns=1, row_inches=1.05, xlabel="time (s)", ylabel="memory in use (GiB)", shared="x"
     )
     gpu_axes, other_axes = made.axes
@@ -58,7 +51,7 @@ def memory(results: pd.DataFrame, table: pd.DataFrame, *, cell: int | None = Non
         axes.margins(x=0)
     gpu_axes.set_ylim(0, 1.08 * max(size, used["gpu_bytes"].max() / _GIB))
     legend = [handle for axes in made.axes for handle in axes.get_legend_handles_labels()[0]]
-    made.figure.legend(handles=row_by_row(legend, 4), loc="outside upper center", ncols=4)
+    made.figure.legend(handles=panels.row_by_row(legend, 4), loc="outside upper center", ncols=4)
     return made.figure
 
 
@@ -74,7 +67,7 @@ def timeline(
     every = pd.concat([shown for _, shown in jobs])
     second = reading.seconds_per_cycle(jobs[0][0])
     edges, times = _slices(every, second, _BINS_OF_TIMELINE)
-    begins = micro_batches_begin(every, "start") if len(jobs) == 1 else []
+    begins = panels.micro_batches_begin(every, "start") if len(jobs) == 1 else []
     places = [(start - edges[0]) * second for start in begins]
     rows = []
     for row, shown in jobs:
@@ -90,10 +83,10 @@ def timeline(
         axes.set(ylim=(0, 1), yticks=[])
         axes.set_ylabel(look.label, rotation=0, ha="right", va="center", color=BLACK)
         axes.tick_params(axis="x", length=0)
-        mark_beginnings(axes, places)
+        panels.mark_beginnings(axes, places)
     grid[-1, 0].set(xlabel="time in the iteration (s)", xlim=(0, times[-1]))
     if places:
-        figure.legend(handles=beginnings_legend(places), loc="outside upper center")
+        figure.legend(handles=panels.beginnings_legend(places), loc="outside upper center")
     return figure
 
 
@@ -132,7 +125,7 @@ def stalls(results: pd.DataFrame, kernels: pd.DataFrame, *, cell: int | None = N
     _draw_longest(grid[-1], every, looks, second)
     shares = every[list(looks)].sum() / sum(row["exec_cycles"] for row, _ in jobs)
     labelled = [replace(look, label=f"{look.label} {shares[column]:.1%}") for column, look in looks.items()]
-    figure.legend(handles=row_by_row(handles(labelled), 2), loc="outside upper center", ncols=2)
+    figure.legend(handles=panels.row_by_row(panels.handles(labelled), 2), loc="outside upper center", ncols=2)
     return figure
 
 

@@ -16,18 +16,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from g10sim.looks import BLACK, WHITE
-from g10sim.plots.panels import (
-    BOUND_LOOK,
-    Panels,
-    bar_places,
-    draw_groups,
-    draw_ideal,
-    draw_lines,
-    draw_steps,
-    handles,
-    mark_missing,
-    pages,
-)
+from g10sim.plots import panels
 from g10sim.plots.points import NONE, Points
 from g10sim.plots.style import styled
 from g10sim.plots.traces import cells_by, in_rows, records
@@ -111,11 +100,11 @@ def heat(points: Points) -> list[Figure]:
     room = _NARROW_TITLE if columns == 2 else _WIDE_LABEL  # the scale of colours takes some
     titles = [_title(title, room) for title in points.panels.values()]
     map_inches = max(_LEAST_MAP_INCHES, 0.25 + _CELL_INCHES * max(lines * 0.6, len(names)))
-    made = pages(
+    made = panels.pages(
         titles,
         columns=columns,
         row_inches=map_inches + _TITLE_LINE_INCHES * _most_lines(titles) + ticks.inches,
-        legend=handles([], points.table),
+        legend=panels.handles([], points.table),
         xlabel=points.x.label,
         ylabel=_title(points.hue_title, _NARROW_TITLE),
         shared="xy",
@@ -150,11 +139,11 @@ def _pages(
     row_inches: float,
     lines: bool = False,
     shared: str = "xy",
-) -> list[Panels]:
+) -> list[panels.Panels]:
     looks = points.hues.values() if points.roles.hue else ()
     titles = [_title(title, _HALF_TITLE if columns == 2 else _WHOLE_TITLE) for title in titles]
-    legend = handles(looks, points.table, ideal=points.has_ideal, bound=points.has_bounds, lines=lines)
-    return pages(
+    legend = panels.handles(looks, points.table, ideal=points.has_ideal, bound=points.has_bounds, lines=lines)
+    return panels.pages(
         titles,
         columns=columns,
         row_inches=row_inches + _TITLE_LINE_INCHES * (_most_lines(titles) - 1),
@@ -167,7 +156,7 @@ def _pages(
     )
 
 
-def _panels(made: Sequence[Panels], keys: Sequence[Any]) -> list[tuple[Axes, Any]]:
+def _panels(made: Sequence[panels.Panels], keys: Sequence[Any]) -> list[tuple[Axes, Any]]:
     return list(zip([axes for one in made for axes in one.axes], keys, strict=True))
 
 
@@ -178,7 +167,7 @@ def _set_scale(axes: Axes, points: Points) -> None:
     top = max((high for high in highest if not math.isnan(high)), default=1.0)
     axes.set_ylim(min(0.0, float(table["value"].min())), _ABOVE * top if top > 0 else 1.0)
     if points.has_ideal:
-        draw_ideal(axes)
+        panels.draw_ideal(axes)
 
 
 def _places(values: Values) -> dict[Any, float]:
@@ -220,9 +209,9 @@ def _draw_line_panel(axes: Axes, points: Points, found: pd.DataFrame, places: Ma
         if points.has_bounds and roles.hue not in ("", "policy"):
             _draw_bound(axes, mine, points, places, look.colour)
     if points.has_bounds and roles.hue in ("", "policy"):
-        _draw_bound(axes, records(found), points, places, BOUND_LOOK.colour)
+        _draw_bound(axes, records(found), points, places, panels.BOUND_LOOK.colour)
     aside = (max(places.values()) - min(places.values())) / 60 if len(places) > 1 else 0.02
-    draw_lines(axes, lines, places, "value", aside)
+    panels.draw_lines(axes, lines, places, "value", aside)
 
 
 def _draw_bound(
@@ -231,24 +220,24 @@ def _draw_bound(
     """Draw the line of what is possible at most; it is the same for all policies."""
     best = {row[points.roles.x]: row["bound"] for row in rows if row["bound"] == row["bound"]}
     drawn = [value for value in places if value in best]
-    curve = {**BOUND_LOOK.curve(), "color": colour}
+    curve = {**panels.BOUND_LOOK.curve(), "color": colour}
     axes.plot([places[value] for value in drawn], [best[value] for value in drawn], **curve)
 
 
 def _draw_bar_panel(axes: Axes, points: Points, found: pd.DataFrame, groups: Mapping[Any, str]) -> None:
     roles = points.roles
     cells = cells_by(found.assign(**({} if roles.hue else {"": ""})), roles.x, roles.hue)
-    draw_groups(axes, cells, groups, points.hues, "value")
-    places, width = bar_places(len(points.hues))
+    panels.draw_groups(axes, cells, groups, points.hues, "value")
+    places, width = panels.bar_places(len(points.hues))
     for group, value in enumerate(groups):
         for hue, place in zip(points.hues, places, strict=True):
             cell = cells.get((value, hue), {"status": "", "bound": math.nan})
             if cell["bound"] == cell["bound"] and roles.hue not in ("", "policy"):
                 edges = group + place - width / 2, group + place + width / 2
-                axes.hlines(cell["bound"], *edges, color=BOUND_LOOK.colour, linewidth=1)
+                axes.hlines(cell["bound"], *edges, color=panels.BOUND_LOOK.colour, linewidth=1)
     if points.has_bounds and roles.hue in ("", "policy"):
         best = found.groupby(roles.x)["bound"].max()
-        draw_steps(axes, [_known(best.get(value, math.nan)) for value in groups], BOUND_LOOK)
+        panels.draw_steps(axes, [_known(best.get(value, math.nan)) for value in groups], panels.BOUND_LOOK)
 
 
 def _known(value: float) -> float | None:
@@ -274,7 +263,7 @@ def _draw_map(axes: Axes, points: Points, found: pd.DataFrame, scale: Normalize)
                 axes.text(column, row, shown, ha="center", va="center", size=5.5, color=colour)
             elif cell is not None:
                 height = (len(points.hues) - row - 0.5) / len(points.hues)
-                mark_missing(axes, column, cell["status"], height=height)
+                panels.mark_missing(axes, column, cell["status"], height=height)
 
 
 def _title(text: str, room: int) -> str:

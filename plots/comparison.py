@@ -13,22 +13,7 @@ from matplotlib.figure import Figure
 from g10sim.errors import ConfigError
 from g10sim.looks import RED, SKY, WHITE, Look, distinct
 from g10sim.places import direction
-from g10sim.plots.panels import (
-    BOUND_LOOK,
-    bars_in_rows,
-    draw_groups,
-    draw_ideal,
-    draw_interval,
-    draw_level,
-    draw_steps,
-    handles,
-    ideal_look,
-    logarithmic,
-    mark_missing,
-    panels,
-    spread,
-    trace_rows,
-)
+from g10sim.plots import panels
 from g10sim.plots.style import IDEAL, looks
 from g10sim.plots.traces import (
     TraceName,
@@ -73,19 +58,19 @@ def fig11(results: pd.DataFrame, *, whole: pd.DataFrame | None = None) -> Figure
     if count > 1:
         shown = pd.concat([shown, mean])
         traces.append(TraceName(_MEAN, "geometric mean", count, "traces"))
-    made = bars_in_rows(
+    made = panels.bars_in_rows(
         shown,
         traces,
         ("policy", policies),
         "performance",
         ylabel=TITLES["performance"],
         xlabel=below(results, "model, batch size"),
-        legend=handles(policies.values(), shown, ideal=True, bound=bool(best)),
+        legend=panels.handles(policies.values(), shown, ideal=True, bound=bool(best)),
         legend_columns=4,
     )
-    for axes, row in zip(made.axes, trace_rows(traces), strict=True):
-        draw_ideal(axes)
-        draw_steps(axes, [best.get(trace.trace) for trace in row], BOUND_LOOK)
+    for axes, row in zip(made.axes, panels.trace_rows(traces), strict=True):
+        panels.draw_ideal(axes)
+        panels.draw_steps(axes, [best.get(trace.trace) for trace in row], panels.BOUND_LOOK)
         axes.set(ylim=(0, 1.08), yticks=[0, 0.25, 0.5, 0.75, 1])
     return made.figure
 
@@ -114,11 +99,11 @@ def fig13(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
     shown = without_ideal(results)
     policies, traces = looks(shown), trace_names(shown)
     lines = {policy: replace(look, marker="") for policy, look in policies.items()}
-    made = panels(
+    made = panels.panels(
         [trace.title for trace in traces],
         columns=3,
         row_inches=1.35,
-        legend=handles(lines.values(), lines=True),
+        legend=panels.handles(lines.values(), lines=True),
         legend_columns=3,
         xlabel=below(results, "kernels, least slowed down first (%)"),
         ylabel="kernel time (own duration = 1)",
@@ -132,7 +117,7 @@ def fig13(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
             slowdowns = ((some["end"] - some["start"]) / some["compute_cycles"]).sort_values()
             axes.plot(np.linspace(0, 100, len(some)), slowdowns, linewidth=1.2, **lines[policy].curve())
         axes.set(xlim=(0, 100), xticks=[0, 50, 100])
-        logarithmic(axes, y=True)
+        panels.logarithmic(axes, y=True)
     return made.figure
 
 
@@ -162,11 +147,11 @@ def fig15(results: pd.DataFrame) -> Figure:
     policies = looks(shown)
     models = by_model(trace_names(results))
     widest = max(map(len, models.values())) * len(policies)
-    made = panels(
+    made = panels.panels(
         list(models),
         columns=2 if widest <= _BARS_BESIDE_EACH_OTHER else 1,
         row_inches=1.25,
-        legend=handles(policies.values(), shown, ideal=True, bound=bool(best)),
+        legend=panels.handles(policies.values(), shown, ideal=True, bound=bool(best)),
         legend_columns=4,
         xlabel=below(results, "batch size"),
         ylabel=TITLES["samples_per_s"],
@@ -174,11 +159,11 @@ def fig15(results: pd.DataFrame) -> Figure:
     cells = cells_by(results, "trace", "policy")
     for axes, traces in zip(made.axes, models.values(), strict=True):
         batches = {trace.trace: trace.batch.replace(" ", "\n") for trace in traces}
-        draw_groups(axes, cells, batches, policies, "samples_per_s")
+        panels.draw_groups(axes, cells, batches, policies, "samples_per_s")
         ideal = [cells.get((trace.trace, IDEAL), {"status": ""}) for trace in traces]
         reached = [cell["samples_per_s"] if cell["status"] == OK else None for cell in ideal]
-        draw_steps(axes, reached, ideal_look())
-        draw_steps(axes, [best.get(trace.trace) for trace in traces], BOUND_LOOK)
+        panels.draw_steps(axes, reached, panels.ideal_look())
+        panels.draw_steps(axes, [best.get(trace.trace) for trace in traces], panels.BOUND_LOOK)
         axes.set_xlim(-0.6, len(traces) - 0.4)
         axes.locator_params(axis="y", nbins=4)
     return made.figure
@@ -196,18 +181,18 @@ def bound(results: pd.DataFrame) -> Figure:
         raise ConfigError("results: found no cell with a bound; allowed: runs of one job with paged memory")
     shown = shown[bounded | (shown["policy"].isin(compared) & (shown["status"] != OK))]
     policies = looks(shown)
-    made = bars_in_rows(
+    made = panels.bars_in_rows(
         shown,
         trace_names(shown),
         ("policy", policies),
         "of_bound",
         ylabel="bound / time (best = 1)",
         xlabel=below(results, "model, batch size"),
-        legend=handles(policies.values(), shown, bound=True),
+        legend=panels.handles(policies.values(), shown, bound=True),
         legend_columns=4,
     )
     for axes in made.axes:
-        draw_level(axes, BOUND_LOOK)
+        panels.draw_level(axes, panels.BOUND_LOOK)
         axes.set(ylim=(0, 1.08), yticks=[0, 0.25, 0.5, 0.75, 1])
     return made.figure
 
@@ -236,11 +221,11 @@ def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: st
     names = [textwrap.fill(look.label, _NAME_CHARACTERS[1]) for look in policies.values()]
     longest = max(len(line) for name in names for line in name.splitlines())
     names_inches = _CHARACTER_INCHES * max(longest, _NAME_CHARACTERS[0])
-    made = panels(
+    made = panels.panels(
         [trace.title for trace in traces],
         columns=3,
         row_inches=1.15 + names_inches / -(-len(traces) // 3),
-        legend=handles(parts.values(), shown),
+        legend=panels.handles(parts.values(), shown),
         legend_columns=2,
         xlabel=below(results),
         ylabel=ylabel,
@@ -256,9 +241,9 @@ def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: st
                     if cell[column]:
                         axes.bar(place, cell[column], _STACK_WIDTH, bottom=bottom, **look.bar())
                         bottom += cell[column]
-                        draw_interval(axes, place, bottom, spread(cell, column))
+                        panels.draw_interval(axes, place, bottom, panels.spread(cell, column))
             elif cell is not None:
-                mark_missing(axes, place, cell["status"])
+                panels.mark_missing(axes, place, cell["status"])
         axes.set_xticks(range(len(policies)), names, rotation=90)
         axes.set_xlim(-0.6, len(policies) - 0.4)
         axes.tick_params(axis="x", length=0)

@@ -13,15 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from g10sim.looks import BLUE, GREY, ORANGE, SKY, Look
-from g10sim.plots.panels import (
-    bars_in_rows,
-    beginnings_legend,
-    handles,
-    logarithmic,
-    mark_beginnings,
-    micro_batches_begin,
-    panels,
-)
+from g10sim.plots import panels
 from g10sim.plots.style import DASHES, KINDS, series
 from g10sim.plots.traces import TraceName, below, by_model, records, that_ran, trace_names
 from g10sim.results.columns import OK
@@ -38,13 +30,13 @@ _POOLS = (Look(GREY), Look(ORANGE, "////"), Look(BLUE), Look(SKY, "...."))
 def fig2(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
     """Draw memory of all live and of active tensors over the kernels; the dashes are the GPU's memory."""
     found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
-    begins = [micro_batches_begin(rows, "kernel") for _, rows in found]
+    begins = [panels.micro_batches_begin(rows, "kernel") for _, rows in found]
     gpu_memory = Line2D([], [], label="GPU memory", **DASHES)
-    made = panels(
+    made = panels.panels(
         [trace.title for trace, _ in found],
         columns=3,
         row_inches=1.25,
-        legend=[*handles([_ALIVE, _IN_USE]), gpu_memory, *beginnings_legend(chain(*begins))],
+        legend=[*panels.handles([_ALIVE, _IN_USE]), gpu_memory, *panels.beginnings_legend(chain(*begins))],
         xlabel=_KERNELS,
         ylabel="memory (GiB)",
         shared="y",
@@ -52,13 +44,13 @@ def fig2(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
     most = max(rows.groupby("kernel")["live_bytes"].sum().max() for _, rows in found) / _GIB
     gpu_gib = float((results["footprint_bytes"] / results["oversubscription"]).iloc[0]) / _GIB
     for axes, (_, rows), places in zip(made.axes, found, begins, strict=True):
-        mark_beginnings(axes, places)
+        panels.mark_beginnings(axes, places)
         for column, look in (("live_bytes", _ALIVE), ("active_bytes", _IN_USE)):
             shown = peaks(rows, column).sum(axis="columns")
             axes.fill_between(shown.index, shown, step="mid", linewidth=0, facecolor=look.colour)
         axes.axhline(gpu_gib, **DASHES)
         axes.set_xlim(0, rows["kernel"].max())
-        logarithmic(axes, y=True)
+        panels.logarithmic(axes, y=True)
         axes.set_ylim(_LEAST_GIB, 1.5 * max(most, gpu_gib))
         axes.locator_params(axis="x", nbins=3)
     return made.figure
@@ -78,7 +70,7 @@ def fig3(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     """Draw the share of inactive periods that are no longer than so long, a line per batch size."""
     periods = _periods(results, inactive_periods)
     models = by_model(trace_names(that_ran(results)))
-    made = panels(
+    made = panels.panels(
         list(models),
         columns=2,
         row_inches=1.35,
@@ -92,7 +84,7 @@ def fig3(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
             lengths = np.sort(periods[trace.trace]["seconds"].to_numpy())
             shares = 100 * np.arange(1, len(lengths) + 1) / len(lengths)
             axes.plot(lengths, shares, drawstyle="steps-post", **{**look.curve(), "marker": ""})
-        logarithmic(axes, x=True)
+        panels.logarithmic(axes, x=True)
         axes.set_ylim(0, 100)
         axes.legend(title="batch", loc="upper left", title_fontsize="small", fontsize="small")
     return made.figure
@@ -103,7 +95,7 @@ def fig4(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     periods = _periods(results, inactive_periods)
     traces = trace_names(that_ran(results))
     looks = {kind: look for kind, look in KINDS.items() if kind in set(inactive_periods["kind"])}
-    made = panels(
+    made = panels.panels(
         [trace.line for trace in traces],
         columns=2,
         row_inches=1.4,
@@ -119,7 +111,7 @@ def fig4(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
             points = {**look.curve(), "linestyle": "none", "markersize": 1.6, "markeredgewidth": 0.3}
             # Thousands of points: as paths they make a PDF slow.
             axes.plot(of_kind["seconds"], of_kind["size_bytes"] / _MIB, rasterized=True, **points)
-        logarithmic(axes, x=True, y=True)
+        panels.logarithmic(axes, x=True, y=True)
     return made.figure
 
 
@@ -129,14 +121,14 @@ def pools(results: pd.DataFrame, table: pd.DataFrame) -> Figure:
     shown = shown.assign(status=OK, ratio=shown["footprint_bytes"] / shown["load_bytes"])
     names = dict.fromkeys(shown["pool"])
     looks = {name: replace(_POOLS[place % len(_POOLS)], label=name) for place, name in enumerate(names)}
-    made = bars_in_rows(
+    made = panels.bars_in_rows(
         shown,
         trace_names(results),
         ("pool", looks),
         "ratio",
         ylabel="footprint / load",
         xlabel=below(results, "model, batch size"),
-        legend=handles(looks.values()),
+        legend=panels.handles(looks.values()),
         legend_columns=2,
     )
     for axes in made.axes:
@@ -158,20 +150,20 @@ def peaks(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 def _draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str, ylabel: str) -> Figure:
     """Draw a column of the table, in GiB, as areas of the kinds of tensors on top of each other."""
     found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
-    begins = [micro_batches_begin(rows, "kernel") for _, rows in found]
+    begins = [panels.micro_batches_begin(rows, "kernel") for _, rows in found]
     most = working_sets.groupby("kind")[column].max()
     looks = {kind: look for kind, look in KINDS.items() if most.get(kind, 0)}
-    made = panels(
+    made = panels.panels(
         [trace.title for trace, _ in found],
         columns=3,
         row_inches=1.25,
-        legend=[*handles(looks.values()), *beginnings_legend(chain(*begins))],
+        legend=[*panels.handles(looks.values()), *panels.beginnings_legend(chain(*begins))],
         legend_columns=4,
         xlabel=_KERNELS,
         ylabel=ylabel,
     )
     for axes, (_, rows), places in zip(made.axes, found, begins, strict=True):
-        mark_beginnings(axes, places)
+        panels.mark_beginnings(axes, places)
         table = peaks(rows, column)
         bottom = 0 * table.index
         for kind in [kind for kind in looks if kind in table]:

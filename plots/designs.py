@@ -17,15 +17,7 @@ from matplotlib.ticker import NullLocator
 
 from g10sim.errors import ConfigError
 from g10sim.looks import BLACK, BLUE, ORANGE, Look
-from g10sim.plots.panels import (
-    bars_per_trace,
-    draw_groups,
-    draw_ideal,
-    handles,
-    logarithmic,
-    mark_missing,
-    panels,
-)
+from g10sim.plots import panels
 from g10sim.plots.style import DASHES, looks, model_name, series
 from g10sim.plots.traces import cells_by, in_rows, records, swept_column, that_ran, trace_names, without_ideal
 from g10sim.results.batch_search import batch_search
@@ -69,24 +61,24 @@ def vdnn_modes(results: pd.DataFrame) -> Figure:
     fits = {key: cell for key, cell in cells.items() if cell["status"] == OK}
     others = cells_by(larger[larger["status"] == OK], "trace", "policy")
     rows = in_rows(trace_names(shown), _TRACES_PER_ROW)
-    made = panels(
+    made = panels.panels(
         [""] * 2 * len(rows),
         columns=1,
         row_inches=1.0,
-        legend=handles(policies.values(), counts),
+        legend=panels.handles(policies.values(), counts),
         legend_columns=3,
     )
     for number, traces in enumerate(rows):
         memory, performance = made.axes[2 * number : 2 * number + 2]
         groups = {trace.trace: trace.label for trace in traces}
         more = {key: cell for key, cell in others.items() if key not in fits}
-        draw_groups(memory, more, dict.fromkeys(groups, ""), policies, "gib", hollow=True)
-        draw_groups(memory, fits, dict.fromkeys(groups, ""), policies, "gib")
-        draw_groups(performance, cells, groups, policies, "performance")
+        panels.draw_groups(memory, more, dict.fromkeys(groups, ""), policies, "gib", hollow=True)
+        panels.draw_groups(memory, fits, dict.fromkeys(groups, ""), policies, "gib")
+        panels.draw_groups(performance, cells, groups, policies, "performance")
         if least:
             memory.axhline(least / _GIB, **DASHES)
         memory.set(ylabel="GPU memory\n(GiB)", xlim=(-0.5, len(rows[0]) - 0.5))
-        draw_ideal(performance)
+        panels.draw_ideal(performance)
         performance.set(ylabel="performance\n(ideal = 1)", xlim=(-0.5, len(rows[0]) - 0.5), ylim=(0, 1.08))
     return made.figure
 
@@ -107,11 +99,11 @@ def vdnn_bandwidth(results: pd.DataFrame) -> Figure:
     if len(names) != 2:
         raise ConfigError(f"results: found {len(names)} designs; allowed: two, to compare one with the other")
     variants, traces = series(dict.fromkeys(shown["variant"])), trace_names(shown)
-    made = panels(
+    made = panels.panels(
         [trace.line for trace in traces],
         columns=2,
         row_inches=1.25,
-        legend=handles(variants.values(), lines=True),
+        legend=panels.handles(variants.values(), lines=True),
         xlabel="bandwidth of the link, in each direction (GB/s)",
         ylabel=f"gain of {names[1]} over {names[0]} (%)",
         shared="xy",
@@ -141,7 +133,7 @@ def fragmentation(results: pd.DataFrame) -> Figure:
     shown["group"] = shown[mode].str.cat(shown[order], sep="\n").str.replace("_", "\n")
     shown["allocator"] = shown[allocator].str.replace("_", " ")
     groups = {group: group for group in dict.fromkeys(shown["group"])}
-    made = bars_per_trace(
+    made = panels.bars_per_trace(
         shown,
         ("group", groups),
         ("allocator", series(dict.fromkeys(shown["allocator"]))),
@@ -180,7 +172,7 @@ def flash_amplification(results: pd.DataFrame) -> Figure:
     shown = shown.assign(variant=known.where(numbers == 1, known + ", " + numbers.astype(str) + " streams"))
     # Names side by side would touch: every second one stands a line lower.
     names = {policy: "\n" * (at % 2) + look.label for at, (policy, look) in enumerate(looks(shown).items())}
-    made = bars_per_trace(
+    made = panels.bars_per_trace(
         shown,
         ("policy", names),
         ("variant", series(dict.fromkeys(shown["variant"]))),
@@ -202,7 +194,7 @@ def flash_endurance(results: pd.DataFrame) -> Figure:
     shown = without_ideal(results)
     drives = dict.fromkeys(shown[swept_column(shown, _DRIVE)])
     metric = swept_column(shown, _YEARS, "of a system with a model of flash")
-    made = bars_per_trace(
+    made = panels.bars_per_trace(
         shown.assign(years=shown[metric].replace(math.inf, _MOST_YEARS)),
         (_DRIVE, {drive: _drive(drive) for drive in drives}),
         ("policy", looks(shown)),
@@ -214,7 +206,7 @@ def flash_endurance(results: pd.DataFrame) -> Figure:
         shared=True,
     )
     for axes in made.axes:
-        logarithmic(axes, y=True)
+        panels.logarithmic(axes, y=True)
         axes.set_ylim(_LEAST_YEARS, _MOST_YEARS)
     return made.figure
 
@@ -238,11 +230,11 @@ def gpus_per_uplink(results: pd.DataFrame) -> Figure:
     names = (design.variant or design.label for design in found.values())
     policies = dict(zip(found, series(names).values(), strict=True))
     traces, models = trace_names(shown), list(dict.fromkeys(shown["model"]))
-    made = panels(
+    made = panels.panels(
         [*(trace.line for trace in traces), *(f"{model_name(model)}, no loss" for model in models)],
         columns=2,
         row_inches=1.2,
-        legend=handles(policies.values(), shown, ideal=True, lines=True),
+        legend=panels.handles(policies.values(), shown, ideal=True, lines=True),
         legend_columns=4,
         xlabel="GPUs that share the uplink",
     )
@@ -268,10 +260,10 @@ def _draw_throughput(axes: Axes, cells: pd.DataFrame, policies: Mapping[str, Loo
         axes.plot([numbers.index(number) for number in means.index], list(means), **look.curve())
         aside = (line - (len(policies) - 1) / 2) * _STEP_ASIDE
         for number, status in rows[rows["status"] != OK].groupby(_GPUS)["status"].first().items():
-            mark_missing(axes, numbers.index(number) + aside, str(status), look.colour)
+            panels.mark_missing(axes, numbers.index(number) + aside, str(status), look.colour)
     ran = that_ran(cells)
     best = (ran["samples_per_s"] / ran["performance"]).max()
-    draw_ideal(axes, best)
+    panels.draw_ideal(axes, best)
     axes.set_ylim(0, 1.1 * best)
 
 
@@ -279,8 +271,8 @@ def _draw_batches(axes: Axes, cells: pd.DataFrame, policies: Mapping[str, Look])
     found = batch_search(cells, reference=next(iter(policies)), loss=_LOSS).assign(status=OK)
     batches = cells_by(found.fillna({"largest_batch": 0, "no_loss_batch": 0}), _GPUS, "policy")
     groups = {number: str(number) for number in sorted(set(cells[_GPUS]))}
-    draw_groups(axes, batches, groups, policies, "largest_batch", hollow=True)
-    draw_groups(axes, batches, groups, policies, "no_loss_batch")
+    panels.draw_groups(axes, batches, groups, policies, "largest_batch", hollow=True)
+    panels.draw_groups(axes, batches, groups, policies, "no_loss_batch")
 
 
 def _label_rates(axes: Axes, rates: list[float]) -> None:
@@ -307,11 +299,11 @@ def link_occupancy(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.
         fill(f"{_parameters(row['policy'])}: {row['performance']:.0%} of ideal", _TITLE_CHARACTERS)
         for row in records(ran)
     ]
-    made = panels(
+    made = panels.panels(
         titles,
         columns=1,
         row_inches=0.8 + _TITLE_LINE_INCHES * max(title.count("\n") for title in titles),
-        legend=handles((_OUT, _IN)),
+        legend=panels.handles((_OUT, _IN)),
         xlabel="time in the last iteration (ms)",
         ylabel="copies (GB/s)",
         shared="xy",

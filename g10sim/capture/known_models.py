@@ -17,6 +17,7 @@ from g10sim.config.document import load_document, parse_value
 from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
+from g10sim.files import reading
 from g10sim.registry import nearest
 
 CONFIGURATION = "config.json"
@@ -137,13 +138,9 @@ def _family(name: str) -> Described | None:
 
 def _read(path: Path, key: str = _FAMILY) -> dict[str, Any]:
     allowed = f"the configuration of a model, a JSON object with a {key}"
-    try:
+    with reading(path, ConfigError, allowed, "JSON"):
         size = path.stat().st_size
         data = json.loads(path.read_text(encoding="utf-8")) if size <= _MOST_BYTES else None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}; allowed: {allowed}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: found no JSON ({error}); allowed: {allowed}") from error
     if not isinstance(data, dict) or not isinstance(data.get(key), str):
         found = f"{size} bytes" if data is None else type(data).__name__
         found = f"no {key}" if isinstance(data, dict) else found

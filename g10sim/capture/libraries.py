@@ -77,33 +77,12 @@ def _declared_operators() -> Any:
     return library
 
 
-def hugging_face_builder(
-    name: str, sizes: Sizes, options: StepOptions, settings: Sequence[str] = ()
-) -> Callable[[], Any]:
-    """Return a function that builds a model of transformers and its inputs; see ``build_hugging_face``."""
-    require("transformers")
-    from g10sim.capture.hugging_face import build_hugging_face
-
-    return build_hugging_face(name, sizes, options, settings)
-
-
-def diffusers_builder(
-    name: str, sizes: Sizes, options: StepOptions, settings: Sequence[str] = ()
-) -> Callable[[], Any]:
-    """Return a function that builds a UNet of diffusers and its inputs; see ``build_diffusers``."""
-    require("diffusers")
-    from g10sim.capture.diffusion import build_diffusers
-
-    return build_diffusers(name, sizes, options, settings)
-
-
 def timm_builder(name: str, sizes: Sizes, _: StepOptions, __: Sequence[str] = ()) -> Callable[[], Any]:
     """Return a function that builds a classifier of timm and a batch of images.
 
     ``image_size`` defaults to the one of the model's published weights. Raises ConfigError for a name that
     timm does not have.
     """
-    require("timm")
     import timm
 
     source = f"timm:{name}"
@@ -129,7 +108,6 @@ def torchvision_builder(name: str, sizes: Sizes, _: StepOptions, __: Sequence[st
     ``image_size`` defaults to the one of the model's published weights. Raises ConfigError for a name that
     is no classifier of torchvision.
     """
-    require("torchvision")
     from torchvision import models
 
     source = f"torchvision:{name}"

@@ -38,6 +38,17 @@ class Otherwise:
     words: str
 
 
+class SizeOptions(Spec):
+    """Options of the sizes of a model's inputs, each an option of the command line, too."""
+
+    batch_size: Annotated[int | None, Otherwise("8")] = None
+    """Samples in a step."""
+    seq_len: Annotated[int | None, Otherwise("512, or the model's most")] = None
+    """Tokens in a sample."""
+    image_size: Annotated[int | None, Otherwise("the model's")] = None
+    """Height and width of an image in pixels."""
+
+
 class StepOptions(Spec):
     """Options of the step that is captured, each an option of the command line, too.
 

@@ -10,37 +10,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import resolve_name
 from shlex import quote
 from typing import Any
 
 from g10sim.analysis.gpus import load_gpu
-from g10sim.capture.libraries import (
-    diffusers_builder,
-    hugging_face_builder,
-    make_torchvision_importable,
-    require,
-    timm_builder,
-    torchvision_builder,
-)
-from g10sim.capture.options import GROUPED, Sizes, StepOptions, flag, step_options
+from g10sim.capture import libraries
+from g10sim.capture.options import GROUPED, SizeOptions, Sizes, StepOptions, flag, step_options
 from g10sim.capture.refusal import refusal, refuse_engines
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.registry import choices_text, nearest
 from g10sim.trace.model import Trace
 
-Builder = Callable[[str, Sizes, StepOptions, Sequence[str]], Callable[[], Any]]
-
-LIBRARIES: Mapping[str, tuple[str, Builder]] = {
-    "hf": ("transformers", hugging_face_builder),
-    "diffusers": ("diffusers", diffusers_builder),
-    "timm": ("timm", timm_builder),
-    "torchvision": ("torchvision", torchvision_builder),
+LIBRARIES: Mapping[str, tuple[str, str]] = {
+    "hf": ("transformers", "hugging_face:build_hugging_face"),
+    "diffusers": ("diffusers", "diffusion:build_diffusers"),
+    "timm": ("timm", "libraries:timm_builder"),
+    "torchvision": ("torchvision", "libraries:torchvision_builder"),
 }
-"""By what stands before the colon: the library and what builds its models."""
+"""By what stands before the colon: the library, and the function of capture that builds its models."""
 
 _CONFIGURED = ("hf", "diffusers")
 _DEFAULT_BATCH_SIZE = 8
-SIZES = ("batch_size", "seq_len", "image_size")
+SIZES = tuple(SizeOptions.model_fields)
 """Options of the sizes of a model's inputs."""
 
 
@@ -65,8 +57,8 @@ def capture_source(
     times are those that the CUDA device of this computer takes.
     """
     timing = load_gpu(gpu)
-    require("torch")
-    make_torchvision_importable()
+    libraries.require("torch")
+    libraries.make_torchvision_importable()
     from g10sim.capture.step import capture_step
 
     if measure and options.get("routing") is None:
@@ -111,8 +103,10 @@ def find_source(source: str, how: StepOptions, settings: Sequence[str] = (), **s
     if settings and prefix not in _CONFIGURED:
         raise ConfigError(f"--set: found {settings[0]} for {source}; allowed: models of hf: and diffusers:")
     if colon and prefix in LIBRARIES:
-        library, builder = LIBRARIES[prefix]
+        library, function = LIBRARIES[prefix]
         batch_size = sizes["batch_size"] or _DEFAULT_BATCH_SIZE
+        libraries.require(library)
+        builder = resolve_name(f"g10sim.capture.{function}")
         build = builder(name, Sizes(batch_size, sizes["seq_len"], sizes["image_size"]), how, settings)
         model = "-".join(filter(None, (name, how.precision)))
         return Found(build, model, batch_size, {library: version(library)})

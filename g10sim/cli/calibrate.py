@@ -9,7 +9,7 @@ import typer
 import yaml
 from typer import Argument, Option
 
-from g10sim.cli.options import DEFAULT_SYSTEM, chosen
+from g10sim.cli.options import DEFAULT_SYSTEM, chosen, output_to
 from g10sim.cli.output import say, warn
 from g10sim.errors import ConfigError
 from g10sim.files import write_text, writing
@@ -30,9 +30,7 @@ def calibrate() -> None:
 @app.command()
 def links(
     file: Annotated[Path, Argument(help="What nvbandwidth -j printed.")],
-    output: Annotated[
-        Path | None, Option("-o", "--output", help="System to write (.yaml).", show_default="standard output")
-    ] = None,
+    output: Annotated[Path | None, output_to("System to write (.yaml).", "standard output")] = None,
     preset: Annotated[
         str, Option(help="System that everything but the link is taken from: a preset, or a YAML file.")
     ] = DEFAULT_SYSTEM,

@@ -24,7 +24,7 @@ from g10sim.capture.manifest import (
     write_manifest,
 )
 from g10sim.cli import capture_options as options
-from g10sim.cli.options import TraceOutput
+from g10sim.cli.options import TraceOutput, output_to
 from g10sim.cli.output import say, show_table, warn
 from g10sim.config.problems import check_choice
 from g10sim.display import rounded_bytes, rounded_seconds
@@ -129,10 +129,7 @@ def _sizes(trace: Trace) -> str:
 def recapture(
     manifest: Annotated[Path, Argument(help="MANIFEST.yaml of the traces.")],
     output: Annotated[
-        Path | None,
-        Option(
-            "--output", "-o", help="Directory to write to.", show_default="the manifest's, over its files"
-        ),
+        Path | None, output_to("Directory to write to.", "the manifest's, over its files")
     ] = None,
     only: Annotated[list[str] | None, Option(help="Trace file to make again.", show_default="all")] = None,
     gpu: Annotated[str | None, Option(help="GPU in place of those of the commands, with -o.")] = None,

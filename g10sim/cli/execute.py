@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from g10sim.cli import capture_options as options
-from g10sim.cli.options import DEFAULT_SYSTEM, sizes
+from g10sim.cli.options import DEFAULT_SYSTEM, output_to, sizes
 from g10sim.cli.output import say, show_table, warn
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
@@ -55,9 +55,7 @@ def execute(
     check: Annotated[
         bool, Option("--check/--no-check", help="Compare all values with the plain step's.")
     ] = True,
-    output: Annotated[
-        Path | None, Option("-o", "--output", help="CSV with a row for each kernel.", show_default="none")
-    ] = None,
+    output: Annotated[Path | None, output_to("CSV with a row for each kernel.", "none")] = None,
     live: Live = True,
     measure: Annotated[
         bool, Option("--measure", help="SOURCE is a YAML file of models, budgets and policies to measure.")

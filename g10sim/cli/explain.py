@@ -8,16 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from g10sim.cli.options import (
-    CellNumber,
-    Json,
-    PolicyName,
-    ResultsDirectory,
-    TraceName,
-    Trust,
-    Where,
-    where_values,
-)
+from g10sim.cli import options
 from g10sim.cli.output import say, say_json, show_table
 from g10sim.experiment.stored_cells import OpenedCell, WhatIf, changes_of, open_cell, seconds_of, what_if
 from g10sim.explain.cell import describe_cell, kernel_lines, time_shares, told
@@ -29,11 +20,11 @@ _PATIENCE = 20
 
 
 def explain(
-    directory: ResultsDirectory,
-    cell: CellNumber = None,
-    policy: PolicyName = "",
-    trace: TraceName = "",
-    where: Where = None,
+    directory: options.ResultsDirectory,
+    cell: options.CellNumber = None,
+    policy: options.PolicyName = "",
+    trace: options.TraceName = "",
+    where: options.Where = None,
     job: Annotated[int, Option(min=0, help="Number of the job, where a cell has several.")] = 0,
     kernel: Annotated[int | None, Option(min=0, help="Look at one kernel only, by its number.")] = None,
     simulate: Annotated[
@@ -44,15 +35,15 @@ def explain(
             f"[default: name the best three; of other policies only where all takes at most {_PATIENCE} s]",
         ),
     ] = None,
-    trust: Trust = False,
-    json: Json = False,
+    trust: options.Trust = False,
+    json: options.Json = False,
 ) -> None:
     """Say where the time of a cell went, which kernels, tensors and links are to blame, what may help.
 
     All of it comes from the records of the run. Only the changes at the end are simulated. Kernels,
     tensors and links need a run with 'record: [kernels, migrations]'.
     """
-    opened = open_cell(directory, cell, job, where_values(where or (), policy, trace), trust=trust)
+    opened = open_cell(directory, cell, job, options.where_values(where or (), policy, trace), trust=trust)
     if kernel is not None:
         of_kernel = [*kernel_lines(opened, kernel)]
         if json:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from typer import Argument, Option
 
+from g10sim.capture.options import Otherwise, flag
 from g10sim.config.problems import check_choice
+from g10sim.config.quantities import Spec, descriptions
 from g10sim.errors import ConfigError
 from g10sim.experiment.workers import Executor, LocalProcesses
 from g10sim.units import parse_bytes
 
 DEFAULT_SYSTEM = "a100-40g-pcie3-znand"
 
+
+def output_to(what: str, otherwise: str | bool = True) -> Any:
+    """Return the option for what is written; ``otherwise`` names what is written to without it."""
+    return Option("-o", "--output", help=what, show_default=otherwise)
+
+
 ResultsDirectory = Annotated[Path, Argument(help="Directory of results.")]
 CellNumber = Annotated[
     int | None, Option("--cell", min=0, help="Number of the cell.", show_default="the only one")
 ]
 TraceFile = Annotated[Path, Argument(help="Trace file.")]
-TraceOutput = Annotated[Path, Option("-o", "--output", help="Trace file to write (.g10t).")]
+TraceOutput = Annotated[Path, output_to("Trace file to write (.g10t).")]
 Scheduler = Annotated[
     str | None,
     Option(
@@ -71,6 +81,41 @@ Verbose = Annotated[
 Force = Annotated[bool, Option("--force", help="Run every cell, also those that an earlier run finished.")]
 
 _Choice = TypeVar("_Choice", bound=str)
+Command: TypeAlias = Callable[..., None]
+
+
+def with_parameters(*added: Parameter) -> Callable[[Command], Command]:
+    """Give a command options instead of its ``**options``."""
+
+    def decorated(command: Command) -> Command:
+        @wraps(command)
+        def called(**given: Any) -> None:
+            command(**given)
+
+        own = signature(command, eval_str=True)
+        every = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        every += added
+        called.__signature__ = own.replace(parameters=every)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in every}
+        return called
+
+    return decorated
+
+
+def parameters(kind: type[Spec], *names: str) -> list[Parameter]:
+    """Return the parameters of a command that stand for fields of a model: those named, or all."""
+    return [_parameter(kind, name) for name in names or kind.model_fields]
+
+
+def _parameter(kind: type[Spec], name: str) -> Parameter:
+    field = kind.model_fields[name]
+    words = next((one.words for one in field.metadata if isinstance(one, Otherwise)), True)
+    least = next((one.ge for one in field.metadata if hasattr(one, "ge")), None)
+    declared = [flag(name)] if field.annotation is bool else []  # no option that says no
+    option: Any = Option(*declared, help=descriptions(kind)[name], show_default=words, min=least)
+    return Parameter(
+        name, Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[field.annotation, option]
+    )
 
 
 def names_in(text: str) -> list[str]:

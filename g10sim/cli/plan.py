@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from g10sim.cli.options import DEFAULT_SYSTEM, TraceFile, chosen, sizes
+from g10sim.cli.options import DEFAULT_SYSTEM, TraceFile, chosen, output_to, sizes
 from g10sim.cli.output import say, show_table
 from g10sim.config.presets import load_system
 from g10sim.display import rounded_bytes
@@ -66,9 +66,7 @@ def swaps(
         str, Option(help=f"Swap as much as the limit needs, or as costs nothing: {' or '.join(MODES)}.")
     ] = MODES[0],
     simulate: Annotated[bool, Option(help="Simulate every plan.")] = True,
-    output: Annotated[
-        Path | None, Option("-o", "--output", help="Write the table as CSV, in bytes and cycles.")
-    ] = None,
+    output: Annotated[Path | None, output_to("Write the table as CSV, in bytes and cycles.")] = None,
 ) -> None:
     """Swap tensors that no kernel uses around the load peak: overhead as planned and as simulated.
 

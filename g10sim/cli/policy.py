@@ -15,12 +15,13 @@ import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from typer import Argument, Option
 
-from g10sim.cli.options import DEFAULT_SYSTEM, TraceFile, sizes
+from g10sim.cli.options import DEFAULT_SYSTEM, TraceFile, output_to, sizes
 from g10sim.cli.output import say
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import ConfigError
 from g10sim.explain.steps import steps
+from g10sim.files import writing
 from g10sim.policies.interface.registry import available, create
 from g10sim.trace.format import load_trace
 
@@ -37,9 +38,7 @@ def commands() -> None:
 @app.command()
 def new(
     name: Annotated[str, Argument(help="Key of the policy, like my_policy; also the package's name.")],
-    output: Annotated[
-        Path | None, Option("-o", "--output", help="Directory to make.", show_default="./NAME")
-    ] = None,
+    output: Annotated[Path | None, output_to("Directory to make.", "./NAME")] = None,
 ) -> None:
     """Make an installable package with a policy, its tests, a README and an experiment."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
@@ -50,11 +49,8 @@ def new(
     target = output if output is not None else Path(name)
     if target.exists():
         raise ConfigError(f"{target}: exists already; allowed: a directory that does not")
-    try:
+    with writing(target, ConfigError, "a writable place"):
         _write(target, name)
-    except OSError as error:
-        problem = f"{target}: cannot be written: {error.strerror}"
-        raise ConfigError(f"{problem}; allowed: a writable place") from error
     say(f"{target}: a package with policy '{name}'; next: cd {target} && pip install '.[test]' && pytest")
 
 
@@ -93,8 +89,7 @@ def step(
     shown = steps(trace, machine, create(policy), BehaviourSpec(), iterations)
     if first is not None:
         if first >= len(trace.kernels):
-            problem = f"--from: found {first}"
-            raise ConfigError(f"{problem}; allowed: 0 to {len(trace.kernels) - 1}, the last kernel")
+            raise ConfigError.at("--from", first, f"0 to {len(trace.kernels) - 1}, the last kernel")
         shown = islice(shown, (iterations - 1) * len(trace.kernels) + first, None)
     waits = sys.stdin.isatty() and sys.stdout.isatty() if pause is None else pause
     for lines in islice(shown, count):

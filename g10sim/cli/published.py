@@ -9,31 +9,13 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from g10sim.cli.options import Force, Scheduler, Workers, choose_executor, names_in
+from g10sim.cli.options import Force, Scheduler, Workers, choose_executor, names_in, output_to
 from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.errors import ConfigError
 from g10sim.experiment.workers import LocalProcesses
-from g10sim.reproduce.claims import (
-    CLAIMS,
-    LIST,
-    NOT_REPRODUCED,
-    Finding,
-    by_verdict,
-    check_claims,
-    load_claims,
-)
-from g10sim.reproduce.measured import (
-    DIRECTORY,
-    MEASURED,
-    NEAR,
-    Judged,
-    check_measured,
-    factor,
-    load_measured,
-    of_classes,
-    summaries,
-)
+from g10sim.reproduce import claims as claim_list
+from g10sim.reproduce import measured as measurements
 from g10sim.reproduce.published import TRACES
 from g10sim.reproduce.validation import Agreement, agreements
 from g10sim.reproduce.validation import validate as run_validation
@@ -49,9 +31,9 @@ def validate(
     models: Annotated[str, Option(help="Only these models, comma-separated.", show_default="all")] = "",
     policies: Annotated[str, Option(help="Only these policies, comma-separated.", show_default="all")] = "",
     workers: Workers = None,
-    output: Annotated[
-        Path, Option("-o", "--output", help="Directory of validation.csv and of finished cells.")
-    ] = Path("results/validation"),
+    output: Annotated[Path, output_to("Directory of validation.csv and of finished cells.")] = Path(
+        "results/validation"
+    ),
 ) -> None:
     """Simulate the published results of REFERENCE and write and summarize validation.csv.
 
@@ -109,8 +91,8 @@ def claims(
             help="Directory of published data, with traces/MODEL/BATCH/.", show_default=f"${_VARIABLE}/gpg"
         ),
     ] = None,
-    claims_list: Annotated[Path, Option("--list", help="List of claims (YAML).")] = LIST,
-    output: Annotated[Path, Option("-o", "--output", help="Directory of results.")] = Path("results/claims"),
+    claims_list: Annotated[Path, Option("--list", help="List of claims (YAML).")] = claim_list.LIST,
+    output: Annotated[Path, output_to("Directory of results.")] = Path("results/claims"),
     workers: Workers = None,
     scheduler: Scheduler = None,
     force: Force = False,
@@ -119,10 +101,10 @@ def claims(
 
     Exit code 0: every cell ran, whatever the verdicts; 1: some cell failed; 2: bad input.
     """
-    listed = load_claims(claims_list)
+    listed = claim_list.load_claims(claims_list)
     chosen = listed.of(names_in(system))
     with CellProgress() as bar:
-        findings, outcomes = check_claims(
+        findings, outcomes = claim_list.check_claims(
             listed,
             chosen,
             output,
@@ -131,7 +113,7 @@ def claims(
             **bar.running(choose_executor(workers, scheduler), force=force),
         )
     _show_findings(findings)
-    say(f"{CLAIMS}, cells and results in {output}")
+    say(f"{claim_list.CLAIMS}, cells and results in {output}")
     complain_of_failures(
         (f"{name}, cell {cell.title}", message)
         for name, outcome in outcomes.items()
@@ -145,12 +127,11 @@ def _reference(given: Path | None) -> Path | None:
     found = given or (Path(variable) / "gpg" if variable else None)
     if found is not None and not (found / TRACES).is_dir():
         option = "--reference" if given else f"${_VARIABLE}"
-        problem = f"{option}: found {found}, without '{TRACES}'"
-        raise ConfigError(f"{problem}; allowed: a directory of published data")
+        raise ConfigError.at(option, f"{found}, without '{TRACES}'", "a directory of published data")
     return found
 
 
-def _show_findings(findings: list[Finding]) -> None:
+def _show_findings(findings: list[claim_list.Finding]) -> None:
     rows = []
     for one in findings:
         claim = one.claim
@@ -158,9 +139,11 @@ def _show_findings(findings: list[Finding]) -> None:
         rows.append((claim.system, claim.says, one.data, *numbers, one.verdict))
     show_table(("design", "claim", "traces"), ("published", "here", "verdict"), rows)
     for one in findings:
-        if one.verdict == NOT_REPRODUCED and one.claim.lacks:
+        if one.verdict == claim_list.NOT_REPRODUCED and one.claim.lacks:
             say(f"{one.claim.name} ({one.data}): {one.claim.lacks}")
-    say(", ".join(f"{count} {verdict}" for verdict, count in by_verdict(findings).items() if count))
+    say(
+        ", ".join(f"{count} {verdict}" for verdict, count in claim_list.by_verdict(findings).items() if count)
+    )
 
 
 def measured(
@@ -175,10 +158,8 @@ def measured(
     quick: Annotated[bool, Option("--quick", help="Only rows whose traces ship: no PyTorch needed.")] = False,
     rows_list: Annotated[
         Path, Option("--list", help="List of rows (YAML), or a directory of lists.")
-    ] = DIRECTORY,
-    output: Annotated[Path, Option("-o", "--output", help="Directory of results.")] = Path(
-        "results/measured"
-    ),
+    ] = measurements.DIRECTORY,
+    output: Annotated[Path, output_to("Directory of results.")] = Path("results/measured"),
     workers: Workers = None,
     scheduler: Scheduler = None,
     force: Annotated[
@@ -189,9 +170,9 @@ def measured(
 
     Exit code 0: every row ran, whatever its ratio; 1: some row failed; 2: bad input.
     """
-    rows = of_classes(load_measured(rows_list), names_in(classes))
+    rows = measurements.of_classes(measurements.load_measured(rows_list), names_in(classes))
     with CellProgress() as bar:
-        judged = check_measured(
+        judged = measurements.check_measured(
             rows,
             output,
             capture=None if quick else _capture,
@@ -202,7 +183,7 @@ def measured(
     for one in judged:
         if one.row.spec.cannot:
             say(f"{one.row.spec.name} {one.message}")
-    say(f"{MEASURED}, cells and results in {output}")
+    say(f"{measurements.MEASURED}, cells and results in {output}")
     left = len(rows) - len(judged)
     if left:
         whose = "1 row left out: its trace does" if left == 1 else f"{left} rows left out: their traces do"
@@ -216,7 +197,7 @@ def _capture(words: Sequence[str], path: Path) -> None:
     capture_words(words, path)
 
 
-def _show_judged(judged: Sequence[Judged]) -> None:
+def _show_judged(judged: Sequence[measurements.Judged]) -> None:
     rows = []
     for one in judged:
         spec = one.row.spec
@@ -228,10 +209,10 @@ def _show_judged(judged: Sequence[Judged]) -> None:
     for one in judged:
         if one.cause:
             say(f"{one.row.spec.name}: {one.cause}")
-    near = f"within {factor(NEAR):.2f}x"
+    near = f"within {measurements.factor(measurements.NEAR):.2f}x"
     figures = ("rows", "median", "10%", "90%", "median off", "mean off", near, "worst")
     lines = []
-    for of in summaries(judged):
+    for of in measurements.summaries(judged):
         values = (f"{value:.2f}" for value in (of.median, of.low, of.high, of.off, of.factor))
         lines.append((of.of, of.used, str(of.rows), *values, f"{of.near:.0%}", f"{of.worst:.2f}x"))
     show_table(("class", "used"), figures, lines, title="predicted / measured")

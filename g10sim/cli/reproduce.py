@@ -9,20 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from g10sim import plots
-from g10sim.cli.options import (
-    AddPolicy,
-    Force,
-    PolicyName,
-    ResultsDirectory,
-    Scheduler,
-    Settings,
-    TraceName,
-    Trust,
-    Where,
-    choose_executor,
-    names_in,
-    where_values,
-)
+from g10sim.cli import options
 from g10sim.cli.output import WarnOnce, complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run, with_policies
@@ -40,17 +27,15 @@ def reproduce(
     figures: Annotated[
         str, Option(help="Only these figures, comma-separated, such as fig11,fig15.", show_default="all")
     ] = "",
-    output: Annotated[Path, Option("-o", "--output", help="Directory of results and pictures.")] = Path(
-        "results/paper"
-    ),
+    output: Annotated[Path, options.output_to("Directory of results and pictures.")] = Path("results/paper"),
     workers: Annotated[
         int | None,
         Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="all cores"),
     ] = None,
-    scheduler: Scheduler = None,
-    settings: Settings = None,
-    policies: AddPolicy = None,
-    force: Force = False,
+    scheduler: options.Scheduler = None,
+    settings: options.Settings = None,
+    policies: options.AddPolicy = None,
+    force: options.Force = False,
 ) -> None:
     """Simulate the experiments of the G10 paper's figures and draw them; an interrupted run goes on.
 
@@ -61,7 +46,7 @@ def reproduce(
         for name in _chosen(figures)
     }
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    executor = choose_executor(workers, scheduler, default_workers=cores)
+    executor = options.choose_executor(workers, scheduler, default_workers=cores)
     problems: list[tuple[str, str]] = []
     warn_once = WarnOnce()
     with CellProgress() as bar:
@@ -79,7 +64,7 @@ def reproduce(
 
 
 def _chosen(text: str) -> list[str]:
-    known, names = paper_figures(), names_in(text)
+    known, names = paper_figures(), options.names_in(text)
     for name in names:
         check_choice(name, known, "--figures: found")
     return [name for name in known if name in names] if names else list(known)
@@ -119,14 +104,11 @@ def plot(
     results: Annotated[
         Path, Option("--results", help="Directory of results, or of one directory per figure.")
     ],
-    output: Annotated[
-        Path | None,
-        Option("-o", "--output", help="Directory of the pictures.", show_default="RESULTS/figures"),
-    ] = None,
+    output: Annotated[Path | None, options.output_to("Directory of the pictures.", "RESULTS/figures")] = None,
     cell: Annotated[int | None, Option(min=0, help="Number of the cell, for figures of one cell.")] = None,
-    policy: PolicyName = "",
-    trace: TraceName = "",
-    where: Where = None,
+    policy: options.PolicyName = "",
+    trace: options.TraceName = "",
+    where: options.Where = None,
     x: Annotated[str, Option("--x", help="Column or swept key on the axis.")] = "",
     y: Annotated[str, Option("--y", help="Column to show.", show_default="performance")] = "",
     hue: Annotated[
@@ -138,7 +120,7 @@ def plot(
 
     line, bar and heat draw any column against any other, and write the points as CSV, too.
     """
-    chosen = where_values(where or (), policy, trace)
+    chosen = options.where_values(where or (), policy, trace)
     if figure in CHARTS:
         _draw_chart(figure, results, output, chosen, {"x": x, "y": y, "hue": hue, "col": col})
         return
@@ -165,11 +147,9 @@ def _draw_chart(
 
 
 def report(
-    directory: ResultsDirectory,
-    output: Annotated[
-        Path | None, Option("-o", "--output", help="File to write.", show_default="DIRECTORY/report.html")
-    ] = None,
-    trust: Trust = False,
+    directory: options.ResultsDirectory,
+    output: Annotated[Path | None, options.output_to("File to write.", "DIRECTORY/report.html")] = None,
+    trust: options.Trust = False,
 ) -> None:
     """Write results as one HTML file to explore: charts, tables, words on each cell, configuration."""
     from g10sim.explain.report import write_report  # matplotlib is slow to import

@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from g10sim.cli.options import AddPolicy, Force, Scheduler, Settings, Verbose, Workers, choose_executor
-from g10sim.cli.output import (
-    ALL_UNSUPPORTED,
-    InterruptionError,
-    SafeConsole,
-    WarnOnce,
-    complain_of_failures,
-    say,
-    show_table,
-    tell,
-    telling_what_is_read,
-)
+from g10sim.cli import options
+from g10sim.cli import output as terminal
 from g10sim.config.load import load_run, with_policies
 from g10sim.config.schema import run_schema
 from g10sim.display import rounded_seconds
@@ -49,14 +39,13 @@ _SECONDS_BETWEEN_LINES = 60.0
 def run(
     config: Annotated[Path | None, Argument(help="Run configuration (YAML).")] = None,
     output: Annotated[
-        Path | None,
-        Option("-o", "--output", help="Directory of results.", show_default="the configuration's output"),
+        Path | None, options.output_to("Directory of results.", "the configuration's output")
     ] = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    settings: Settings = None,
-    policies: AddPolicy = None,
-    force: Force = False,
+    workers: options.Workers = None,
+    scheduler: options.Scheduler = None,
+    settings: options.Settings = None,
+    policies: options.AddPolicy = None,
+    force: options.Force = False,
     check: Annotated[bool, Option("--check", help="Test every invariant while simulating: slower.")] = False,
     seconds: Annotated[
         float | None,
@@ -66,7 +55,7 @@ def run(
     yes: Annotated[
         bool, Option("--yes", help=f"Run more than {_MANY_CELLS:,} cells, which are refused otherwise.")
     ] = False,
-    verbose: Verbose = False,
+    verbose: options.Verbose = False,
     schema: Annotated[
         bool, Option("--schema", help="Print the JSON Schema of run configurations and do nothing else.")
     ] = False,
@@ -80,9 +69,9 @@ def run(
         return
     if config is None:
         raise ConfigError("run: found no configuration; allowed: the path of a YAML file, or --schema")
-    executor = choose_executor(workers, scheduler, seconds=seconds)
-    warn_once = WarnOnce()
-    with telling_what_is_read() if verbose else nullcontext():
+    executor = options.choose_executor(workers, scheduler, seconds=seconds)
+    warn_once = terminal.WarnOnce()
+    with terminal.telling_what_is_read() if verbose else nullcontext():
         document = with_policies(load_run(config, settings or ()), policies or ())
         with CellProgress() as bar:
             outcome = run_experiment(
@@ -99,9 +88,9 @@ def run(
     if debug:
         for text in outcome.tracebacks:
             sys.stderr.write(text)
-    complain_of_failures((f"cell {cell.title}", message) for cell, message in outcome.failures)
+    terminal.complain_of_failures((f"cell {cell.title}", message) for cell, message in outcome.failures)
     if all(result.status == UNSUPPORTED for result in outcome.results):
-        raise typer.Exit(ALL_UNSUPPORTED)
+        raise typer.Exit(terminal.ALL_UNSUPPORTED)
 
 
 class CellProgress:
@@ -111,7 +100,7 @@ class CellProgress:
     """
 
     def __init__(self) -> None:
-        console = SafeConsole(stderr=True)
+        console = terminal.SafeConsole(stderr=True)
         self._progress = _bar(console) if console.is_terminal else None
         self._done, self._total = 0, 0
         self._began = self._told = time.monotonic()
@@ -126,7 +115,7 @@ class CellProgress:
         if self._progress is not None:
             self._progress.stop()
         if kind is KeyboardInterrupt:
-            raise InterruptionError(
+            raise terminal.InterruptionError(
                 f"interrupted; {self._done} of {self._total} cells are finished and kept; "
                 "the same command runs the rest"
             )
@@ -151,10 +140,10 @@ class CellProgress:
         elif now - self._told >= _SECONDS_BETWEEN_LINES:
             self._told = now
             left = (now - self._began) / self._done * max(0, self._total - self._done)
-            tell(f"{self._done} of {self._total} cells done; about {rounded_seconds(left)} left")
+            terminal.tell(f"{self._done} of {self._total} cells done; about {rounded_seconds(left)} left")
 
 
-def _bar(console: SafeConsole) -> Progress:
+def _bar(console: terminal.SafeConsole) -> Progress:
     from rich import progress  # only a terminal shows it
 
     text = progress.TextColumn("{task.description}", markup=False)
@@ -202,15 +191,17 @@ def _show(outcome: Outcome) -> None:
         names["why"] = [str(row["message"]) if row["status"] == UNSUPPORTED else "" for row in rows]
     texts = zip(*([_text(row, figure) for figure in _FIGURES] for row in rows), strict=True)
     titles_of_figures = [title.replace(" ", "\n") for title in _FIGURES]
-    show_table(list(names), titles_of_figures, zip(*names.values(), *texts, strict=True), title=title)
+    terminal.show_table(
+        list(names), titles_of_figures, zip(*names.values(), *texts, strict=True), title=title
+    )
 
 
 def _summarize(outcome: Outcome) -> None:
     for line in order_lines(outcome.directory):
-        say(line)
+        terminal.say(line)
     reused = f", {outcome.reused} of them from an earlier run" if outcome.reused else ""
     count = len(outcome.cells)
-    say(
+    terminal.say(
         f"{count} {'cell' if count == 1 else 'cells'}{reused}; results in {outcome.directory / 'results.csv'}"
     )
 

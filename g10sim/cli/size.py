@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from g10sim import plots
-from g10sim.cli.options import Force, Scheduler, Settings, Workers, choose_executor
+from g10sim.cli.options import Force, Scheduler, Settings, Workers, choose_executor, output_to
 from g10sim.cli.output import complain_of_failures, say, show_table, warn
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
@@ -33,9 +33,7 @@ def size(
         float, Option(help="How far above the least amount an answer may lie, as a share of it.")
     ] = 0.02,
     prices: Annotated[Path, Option(help="Price list (YAML).")] = DEFAULT_PRICES,
-    output: Annotated[
-        Path | None, Option("-o", "--output", help="Directory of results.", show_default="results/NAME-size")
-    ] = None,
+    output: Annotated[Path | None, output_to("Directory of results.", "results/NAME-size")] = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
     settings: Settings = None,

@@ -40,8 +40,7 @@ def timeline(
     number = int(row_of_cell(chosen, cell)["cell"])
     name = timeline_name(number)
     if not (directory / name).is_file():
-        problem = f"cell {number}: found no {name}"
-        raise ConfigError(f"{problem}; allowed: results of a run with 'record: [{TIMELINE}]'")
+        raise ConfigError.at(f"cell {number}", f"no {name}", f"results of a run with 'record: [{TIMELINE}]'")
     data = read_checked(directory, name, read_provenance(directory))
     say(str(directory / name))
     if not opened:

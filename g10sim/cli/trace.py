@@ -21,7 +21,7 @@ from g10sim.analysis.vitality import each_inactive_period, live_ranges
 from g10sim.analysis.work_check import check_work, unjudged
 from g10sim.cli import trace_facts
 from g10sim.cli.capture import capture, recapture
-from g10sim.cli.options import Json, TraceFile, sizes
+from g10sim.cli.options import Json, TraceFile, output_to, sizes
 from g10sim.cli.output import console, say, say_json, show_table, warn
 from g10sim.cli.trace_files import block, export_app, models, place, reorder, retime, stages
 from g10sim.cli.trace_imports import import_app
@@ -52,7 +52,7 @@ _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 @app.command()
 def pools(
     files: Annotated[list[Path], Argument(help="Trace files.")],
-    output: Annotated[Path | None, Option("-o", "--output", help="Write the table as CSV, in bytes.")] = None,
+    output: Annotated[Path | None, output_to("Write the table as CSV, in bytes.")] = None,
 ) -> None:
     """Let every memory pool serve the allocations of a trace: load, footprint and what SmartPool saves."""
     rows, records = [], []

@@ -13,7 +13,7 @@ from g10sim.analysis.footprint import live_bytes_by_kind, peak_live_bytes, visit
 from g10sim.analysis.gpus import load_gpu
 from g10sim.analysis.kernel_times import retimed
 from g10sim.capture.known_models import known_models
-from g10sim.cli.options import TraceFile, TraceOutput, names_in
+from g10sim.cli.options import TraceFile, TraceOutput, names_in, output_to
 from g10sim.cli.output import say, show_table
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError, TraceError
@@ -34,9 +34,7 @@ export_app = typer.Typer(help="Write a trace file in the form of other tools.", 
 
 
 @export_app.command()
-def chakra(
-    file: TraceFile, output: Annotated[Path, Option("-o", "--output", help="File to write (.et).")]
-) -> None:
+def chakra(file: TraceFile, output: Annotated[Path, output_to("File to write (.et).")]) -> None:
     """Write a trace as a Chakra execution trace in protobuf."""
     trace = load_trace(file)
     save_chakra(trace, output)
@@ -110,7 +108,7 @@ def retime(
 
 def stages(
     file: TraceFile,
-    output: Annotated[Path, Option("-o", "--output", help="Directory to write stage0.g10t and so on in.")],
+    output: Annotated[Path, output_to("Directory to write stage0.g10t and so on in.")],
     begin: Annotated[
         list[str], Option("--begin", help="Block that a stage after the first begins with; once for each.")
     ],

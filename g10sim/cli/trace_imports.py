@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import Field
 from typer import Argument, Option
 
 from g10sim.analysis.gpus import load_gpu
-from g10sim.cli.options import TraceOutput
+from g10sim.capture.options import Otherwise, flag
+from g10sim.cli.options import Command, TraceOutput, parameters, with_parameters
 from g10sim.cli.output import say, warn
 from g10sim.cli.trace_facts import show_account, summary
+from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
 from g10sim.importers.account import account_of
 from g10sim.importers.execution_trace import Price, import_execution_trace
@@ -28,55 +32,46 @@ from g10sim.trace.work import KernelCost, OperatorClass
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 _LONGEST_RANGE, _MOST_NUMBERS = 20, 10**6
 
-Model = Annotated[str | None, Option(help="Name of the model, instead of the file's.")]
-BatchSize = Annotated[int, Option(min=1, help="Samples in the step; such files do not tell.")]
-Step = Annotated[
-    int | None,
-    Option("--step", min=0, help="Number of the step (ProfilerStep#N).", show_default="the last whole one"),
-]
-Weights = Annotated[
-    str,
-    Option(
-        help="Numbers of tensors from before the step that last, such as 3,7-9.",
-        show_default="as they are used",
-    ),
-]
-Inputs = Annotated[
-    str,
-    Option(
-        help="Numbers of tensors from before the step that are fed again.", show_default="as they are used"
-    ),
-]
-DeviceName = Annotated[str | None, Option("--device", help="Device, if several did work.")]
 
-Partial = Annotated[
-    bool, Option("--partial", help="Import even if more than 20 % of the step's device time is left out.")
-]
+class _ImportOptions(Spec):
+    """Options of imports, each an option of some commands."""
+
+    model: str | None = None
+    """Name of the model, instead of the file's."""
+    batch_size: int = Field(default=1, ge=1)
+    """Samples in the step; such files do not tell."""
+    step: Annotated[int | None, Field(ge=0), Otherwise("the last whole one")] = None
+    """Number of the step (ProfilerStep#N)."""
+    device: str | None = None
+    """Device, if several did work."""
+    weights: Annotated[str, Otherwise("as they are used")] = ""
+    """Numbers of tensors from before the step that last, such as 3,7-9."""
+    inputs: Annotated[str, Otherwise("as they are used")] = ""
+    """Numbers of tensors from before the step that are fed again."""
+    gaps: Literal["drop", "keep"] = "drop"
+    """Time in which the device waited: left out, or kept as idle time of its host."""
+    partial: bool = False
+    """Import even if more than 20 % of the step's device time is left out."""
 
 
-Gaps = Annotated[
-    Literal["drop", "keep"],
-    Option(help="Time in which the device waited: left out, or kept as idle time of its host."),
-]
+def _with_options(*names: str) -> Callable[[Command], Command]:
+    """Give a command options of imports, those named or all, instead of its ``**options``."""
+    return with_parameters(*parameters(_ImportOptions, *names))
 
 
 @import_app.command()
+@_with_options("gaps", "partial", "model", "batch_size")
 def nsight(
     file: Annotated[Path, Argument(help="Report, exported to SQLite.")],
     output: TraceOutput,
     device: Annotated[int | None, Option(min=0, help="Device, if several ran kernels.")] = None,
     process: Annotated[int | None, Option(min=0, help="Process, if several ran kernels.")] = None,
-    gaps: Gaps = "drop",
-    partial: Partial = False,
-    model: Model = None,
-    batch_size: BatchSize = 1,
+    **options: Any,
 ) -> None:
     """Import kernels and allocations of a report of Nsight Systems, and tell its copies."""
     report = read_report(file, device, process)
-    trace = import_nsight(
-        report, model=model, batch_size=batch_size, keep_gaps=gaps == "keep", partial=partial
-    )
-    _save(trace, output)
+    keep_gaps = options.pop("gaps") == "keep"
+    _save(import_nsight(report, keep_gaps=keep_gaps, **options), output)
     for copies in report.copies:
         if copies.duration_ns:  # bytes a nanosecond are gigabytes a second
             rate = f", {copies.size_bytes / copies.duration_ns:.2f} GB/s while copying"
@@ -84,48 +79,25 @@ def nsight(
 
 
 @import_app.command()
+@_with_options()
 def kineto(
     file: Annotated[Path, Argument(help="Profile (JSON, plain or .gz) with shapes and memory events.")],
     output: TraceOutput,
-    model: Model = None,
-    batch_size: BatchSize = 1,
-    step: Step = None,
-    device: DeviceName = None,
     process: Annotated[str | None, Option(help="Process, if several are in the file.")] = None,
-    weights: Weights = "",
-    inputs: Inputs = "",
-    gaps: Gaps = "drop",
-    partial: Partial = False,
+    **options: Any,
 ) -> None:
     """Import a step of a profile of PyTorch, as export_chrome_trace writes it."""
-    trace = import_kineto(
-        read_profile(file),
-        model=model,
-        batch_size=batch_size,
-        process=process,
-        device=device,
-        step=step,
-        by_hand=_by_hand(weights, inputs),
-        keep_gaps=gaps == "keep",
-        partial=partial,
-    )
-    _save(trace, output)
+    _save(import_kineto(read_profile(file), process=process, **_of_steps(options)), output)
 
 
 @import_app.command()
+@_with_options()
 def chakra(
     file: Annotated[Path, Argument(help="Execution trace (JSON, plain or .gz).")],
     output: TraceOutput,
     profile: Annotated[Path | None, Option(help="Profile of the same run, for the times.")] = None,
     gpu: Annotated[str | None, Option(help="Without a profile: GPU to price bytes on.")] = None,
-    model: Model = None,
-    batch_size: BatchSize = 1,
-    step: Step = None,
-    device: DeviceName = None,
-    weights: Weights = "",
-    inputs: Inputs = "",
-    gaps: Gaps = "drop",
-    partial: Partial = False,
+    **options: Any,
 ) -> None:
     """Import a step of an execution trace of PyTorch, as ExecutionTraceObserver writes it."""
     if (profile is None) == (gpu is None):
@@ -135,19 +107,15 @@ def chakra(
         file,
         profile=None if profile is None else read_profile(profile),
         price=None if gpu is None else _price(gpu),
-        model=model,
-        batch_size=batch_size,
-        device=device,
-        step=step,
-        by_hand=_by_hand(weights, inputs),
-        keep_gaps=gaps == "keep",
-        partial=partial,
+        **_of_steps(options),
     )
     _save(trace, output)
 
 
-def _by_hand(weights: str, inputs: str) -> ByHand:
-    return ByHand(_numbers("--weights", weights), _numbers("--inputs", inputs))
+def _of_steps(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of imports as the functions take them that choose a step."""
+    by_hand = ByHand(*(_numbers(flag(name), options.pop(name)) for name in ("weights", "inputs")))
+    return {"keep_gaps": options.pop("gaps") == "keep", "by_hand": by_hand, **options}
 
 
 def _numbers(option: str, text: str) -> frozenset[int]:
@@ -162,17 +130,17 @@ def _numbers(option: str, text: str) -> frozenset[int]:
 
 
 @import_app.command()
+@_with_options("model", "batch_size")
 def snapshot(
     file: Annotated[Path, Argument(help="Snapshot (pickle, or exported as JSON).")],
     output: TraceOutput,
     device: Annotated[int | None, Option(min=0, help="Device, if several have a history.")] = None,
-    model: Model = None,
-    batch_size: BatchSize = 1,
+    **options: Any,
 ) -> None:
     """Import the lifetimes of a memory snapshot of PyTorch, and replay it through g10sim's caching pool."""
     found = read_snapshot(file, device)
     result = replay(found)
-    _save(import_snapshot(found, model=model, batch_size=batch_size), output)
+    _save(import_snapshot(found, **options), output)
     for what, peak, end in (
         ("recorded", result.recorded_peak_bytes, result.recorded_end_bytes),
         ("replayed", result.peak_bytes, result.end_bytes),

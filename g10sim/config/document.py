@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from g10sim.errors import ConfigError, all_of, notes_of
+from g10sim.files import reading
 from g10sim.text import shown
 
 KeyPath = tuple[str | int, ...]
@@ -122,11 +123,8 @@ def dotted(path: KeyPath) -> str:
 def read_text(path: Path) -> str:
     """Return the text of a file. Raises ConfigError when it cannot be read as UTF-8."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with reading(path, ConfigError, "a readable YAML file"), path.open(encoding="utf-8") as file:
             text = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        problem = f"{path}: cannot be read: {error.strerror}"
-        raise ConfigError(f"{problem}; allowed: a readable YAML file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: found bytes that are no UTF-8 text; allowed: a YAML file") from error
     if len(text) > _MOST_BYTES:

@@ -8,20 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from g10sim.config import quantities
 from g10sim.config.effects import Effect
 from g10sim.config.flash_array import FlashArray, request_rate
-from g10sim.config.quantities import (
-    MOST,
-    Bytes,
-    Count,
-    Duration,
-    PositiveBytes,
-    PositiveDuration,
-    PositiveRate,
-    Spec,
-    default_size,
-    default_time,
-)
 from g10sim.config.ssd_parts import Attached
 from g10sim.units import PICOSECONDS_PER_SECOND, SIZE
 
@@ -35,7 +24,7 @@ _PLANES = Effect(lambda run, ssd: ssd.planes > 1, "with several planes", "a die 
 _ERASED = Effect(lambda run, ssd: not ssd.in_place, "without in_place", "the medium is overwritten in place")
 
 
-class CollectionSpec(Spec):
+class CollectionSpec(quantities.Spec):
     """Garbage collection: when it starts, when writes have to wait for it, and what it takes."""
 
     start: PositiveShare
@@ -44,7 +33,7 @@ class CollectionSpec(Spec):
     """share below which writes go no faster than it makes room"""
     victims: Literal["greedy", "oldest"] = "greedy"
     """greedy: the superblock with the fewest valid bytes; oldest: the one filled first"""
-    at_once: Count = 1
+    at_once: quantities.Count = 1
     """superblocks that are chosen at a time at most, one for each that is missing to `start`; what is valid
     in them then is copied, one superblock after the other"""
 
@@ -55,21 +44,21 @@ class CollectionSpec(Spec):
         return self
 
 
-class SlcSpec(Spec):
+class SlcSpec(quantities.Spec):
     """A part of the flash that is written with one bit per cell, and moved to the rest in idle time."""
 
-    capacity: PositiveBytes
+    capacity: quantities.PositiveBytes
     """that it takes in one drive"""
-    program: PositiveDuration
+    program: quantities.PositiveDuration
     """time of a page in it"""
 
 
-class RatingSpec(Spec):
+class RatingSpec(quantities.Spec):
     """Promises of the maker."""
 
-    cycles: Count
+    cycles: quantities.Count
     """program/erase cycles of a block"""
-    written: PositiveBytes
+    written: quantities.PositiveBytes
     """host writes that one drive endures in its warranty"""
     years: float = Field(gt=0, le=100)
     """length of the warranty, in which they may be written"""
@@ -82,41 +71,41 @@ class FlashSsdSpec(Attached):
     """fidelity of the flash model"""
     drives: int = Field(default=1, strict=True, ge=1, le=256)
     """drives, striped"""
-    interface: PositiveRate
+    interface: quantities.PositiveRate
     """link of one drive, in each direction, packet headers deducted"""
-    channels: Count
+    channels: quantities.Count
     """channels of one drive"""
-    dies: Count
+    dies: quantities.Count
     """dies of one channel"""
-    planes: Count
+    planes: quantities.Count
     """planes of one die"""
-    blocks: int = Field(strict=True, ge=8, le=MOST)
+    blocks: int = Field(strict=True, ge=8, le=quantities.MOST)
     """blocks of one plane"""
-    pages: Count
+    pages: quantities.Count
     """pages of one block"""
-    page_size: PositiveBytes
+    page_size: quantities.PositiveBytes
     """page of the flash"""
-    bus: PositiveRate
+    bus: quantities.PositiveRate
     """of one channel"""
-    read: PositiveDuration
+    read: quantities.PositiveDuration
     """time in which a die reads a page"""
-    program: PositiveDuration
+    program: quantities.PositiveDuration
     """time in which a die programs a page"""
-    erase: Annotated[Duration, _ERASED]
+    erase: Annotated[quantities.Duration, _ERASED]
     """time in which a die erases a block"""
-    read_command: Duration = default_time("290 ns")
+    read_command: quantities.Duration = quantities.default_time("290 ns")
     """on the channel, to one plane (MQSim: ONFI command and address cycles)"""
-    read_command_plane: Annotated[Duration, _PLANES] = default_time("650 ns")
+    read_command_plane: Annotated[quantities.Duration, _PLANES] = quantities.default_time("650 ns")
     """more for each further plane"""
-    program_command: Duration = default_time("361 ns")
+    program_command: quantities.Duration = quantities.default_time("361 ns")
     """on the channel, to one plane (MQSim)"""
-    program_command_plane: Annotated[Duration, _PLANES] = default_time("816 ns")
+    program_command_plane: Annotated[quantities.Duration, _PLANES] = quantities.default_time("816 ns")
     """more for each further plane"""
     channel_order: Literal["pipelined", "rounds"] = "pipelined"
     """pipelined: a channel never waits while a die has data; rounds: all its dies get a read command, then
     all deliver"""
     copy_planes: Annotated[
-        Count | None,
+        quantities.Count | None,
         Effect(
             lambda run, ssd: ssd.planes > 1 and not ssd.in_place,
             "with several planes and without in_place",
@@ -124,16 +113,16 @@ class FlashSsdSpec(Attached):
         ),
     ] = None
     """planes that a program command of garbage collection serves; none: all of a die"""
-    controller_latency: Duration
+    controller_latency: quantities.Duration
     """of one access, in addition to flash and channel"""
-    request_size: PositiveBytes = default_size("1 MiB")
+    request_size: quantities.PositiveBytes = quantities.default_size("1 MiB")
     """in which migrations are handed to a drive"""
     queue_depth: int = Field(default=32, strict=True, ge=1, le=65_536)
     """requests that a drive is handed at a time"""
-    write_buffer: Bytes
+    write_buffer: quantities.Bytes
     """in one drive's memory; 0 B: none"""
     write_window: Annotated[
-        Count,
+        quantities.Count,
         Effect(lambda run, ssd: ssd.write_buffer > 0, "with a write_buffer", "there is no write buffer"),
     ] = 2
     """pages per plane that the buffer hands out at a time"""

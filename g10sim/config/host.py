@@ -6,17 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from g10sim.config import quantities
 from g10sim.config.effects import LINKS, Effect
-from g10sim.config.quantities import (
-    Bytes,
-    Count,
-    Duration,
-    PositiveBytes,
-    PositiveCountRate,
-    PositiveRate,
-    Spec,
-    default_size,
-)
 
 _PINS = Effect(
     lambda run, pinned: run.copies_to_host or run.pins_on_use,
@@ -35,7 +26,7 @@ ACCESSED = Effect(
 )
 
 
-class PinnedSpec(Spec):
+class PinnedSpec(quantities.Spec):
     """Page-locked buffers that copies use (designs without unified memory).
 
     One thread of the host pins and unpins, one buffer after the other: a buffer of S bytes takes its latency
@@ -43,15 +34,15 @@ class PinnedSpec(Spec):
     and keep it. The defaults cost nothing and have no limit but host memory itself.
     """
 
-    limit: Bytes | None = None
+    limit: quantities.Bytes | None = None
     """most memory that may be pinned; none: no limit"""
-    pin_latency: Annotated[Duration, _PINS] = Field(default=0, validate_default=False)
+    pin_latency: Annotated[quantities.Duration, _PINS] = Field(default=0, validate_default=False)
     """of pinning one buffer"""
-    pin_rate: Annotated[PositiveRate | None, _PINS] = None
+    pin_rate: Annotated[quantities.PositiveRate | None, _PINS] = None
     """of pinning; none: no time but latency"""
-    unpin_latency: Annotated[Duration, _UNPINS] = Field(default=0, validate_default=False)
+    unpin_latency: Annotated[quantities.Duration, _UNPINS] = Field(default=0, validate_default=False)
     """of unpinning one buffer"""
-    unpin_rate: Annotated[PositiveRate | None, _UNPINS] = None
+    unpin_rate: Annotated[quantities.PositiveRate | None, _UNPINS] = None
     """of unpinning; none: only latency"""
     beyond_limit: Annotated[
         Literal["pageable", "stays"],
@@ -63,7 +54,7 @@ class PinnedSpec(Spec):
     ] = "pageable"
     """pageable: copied to and from memory that is not pinned; stays: not moved to the host"""
     pageable_bandwidth: Annotated[
-        PositiveRate | None,
+        quantities.PositiveRate | None,
         Effect(
             lambda run, pinned: run.pins or pinned.limit is not None,
             "with a limit, or a policy that names pageable tensors",
@@ -73,7 +64,7 @@ class PinnedSpec(Spec):
     """most of a copy that uses pageable memory; none: as fast as pinned"""
 
 
-class CompressionSpec(Spec):
+class CompressionSpec(quantities.Spec):
     """Workers that compress tensors in host memory, all of them one tensor at a time.
 
     Zero-value compression: one bit for each element, and the elements that are not zero, kept in
@@ -82,26 +73,26 @@ class CompressionSpec(Spec):
 
     workers: int = Field(strict=True, ge=1, le=4096)
     """threads"""
-    compression_rate: PositiveRate
+    compression_rate: quantities.PositiveRate
     """of one worker, in bytes of the original"""
-    decompression_rate: PositiveRate
+    decompression_rate: quantities.PositiveRate
     """of one worker, in bytes of the original"""
-    pieces: Count = 8
+    pieces: quantities.Count = 8
     """pieces of a worker's share"""
-    element: PositiveBytes = default_size("4 B")
+    element: quantities.PositiveBytes = quantities.default_size("4 B")
     """size of an element"""
 
 
-class CpuSpec(Spec):
+class CpuSpec(quantities.Spec):
     """The processor of every socket, as far as it computes for training: kernels of traces that run on it."""
 
-    optimizer_rate: PositiveCountRate
+    optimizer_rate: quantities.PositiveCountRate
     """parameters that an optimizer step updates in a second"""
-    memory_bandwidth: PositiveRate | None = None
+    memory_bandwidth: quantities.PositiveRate | None = None
     """most that a kernel reads and writes in host memory; none: all of host.memory_bandwidth"""
 
 
-class SocketSpec(Spec):
+class SocketSpec(quantities.Spec):
     """A processor with its own memory, and the GPUs that hang on it."""
 
     name: str = Field(min_length=1)
@@ -109,29 +100,30 @@ class SocketSpec(Spec):
     """GPUs whose tensors lie in its memory"""
 
 
-class KernelAccessSpec(Spec):
+class KernelAccessSpec(quantities.Spec):
     """Memory that kernels can read and write where it lies, over the path that copies take.
 
     The rates are those of a kernel by itself on an idle path, where they are below those of copies.
     """
 
-    read: PositiveRate | None = None
+    read: quantities.PositiveRate | None = None
     """of a kernel; none: as fast as its path"""
-    write: PositiveRate | None = None
+    write: quantities.PositiveRate | None = None
     """of a kernel; none: as fast as its path"""
 
 
-class HostSpec(Spec):
+class HostSpec(quantities.Spec):
     """Host memory set aside for the GPUs; 0 where there is none.
 
     Every GPU's tensors lie in the memory of their socket. Without ``sockets`` there is one for all GPUs.
     """
 
     memory: Annotated[
-        Bytes, Effect(lambda run, host: "host" in run.tiers, "with host among the tiers", "it is no tier")
+        quantities.Bytes,
+        Effect(lambda run, host: "host" in run.tiers, "with host among the tiers", "it is no tier"),
     ]
     """host memory for tensors"""
-    memory_bandwidth: Annotated[PositiveRate | None, LINKS] = None
+    memory_bandwidth: Annotated[quantities.PositiveRate | None, LINKS] = None
     """of one socket's memory, for all that GPUs read and write there; none: no limit"""
     sockets: Annotated[
         tuple[SocketSpec, ...],
@@ -146,7 +138,7 @@ class HostSpec(Spec):
     ] = ()
     """processors; every GPU hangs on one"""
     inter_socket_bandwidth: Annotated[
-        PositiveRate | None,
+        quantities.PositiveRate | None,
         Effect(
             lambda run, host: (
                 run.has_links

@@ -98,8 +98,7 @@ def _with_setting(document: Document, setting: str) -> Document:
     key, equals, text = setting.partition("=")
     option = f"--set {setting if len(setting) <= _MOST_SHOWN else f'{setting[:_MOST_SHOWN]}...'}"
     if not equals or not key.strip():
-        problem = f"{option}: found no 'key=value'"
-        raise ConfigError(f"{problem}; allowed: for example --set system.host.memory='64 GiB'")
+        raise ConfigError.at(option, "no 'key=value'", "for example --set system.host.memory='64 GiB'")
     located = replace(document, places={**document.places, (key.strip(),): option})
     try:
         return with_values(located, {key.strip(): parse_value(text, option)})

@@ -7,18 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from g10sim.config import quantities
 from g10sim.config.effects import LINKS, Effect
 from g10sim.config.host import CpuSpec, HostSpec
 from g10sim.config.links import NvlinkSpec, PcieSpec, SharedLinkSpec
-from g10sim.config.quantities import (
-    Bytes,
-    Latency,
-    PositiveBytes,
-    PositiveFrequency,
-    PositiveRate,
-    Spec,
-    default_size,
-)
 from g10sim.config.ssd import AnySsdSpec, SsdSpec
 from g10sim.config.tiers import MemoryTierSpec, Tier, TierEntry, located, sections_of_tiers, ssd_tier
 from g10sim.display import Displayed, rounded_bytes
@@ -28,7 +20,7 @@ from g10sim.registry import choices_text, nearest
 from g10sim.units import format_rate
 
 
-class CopyContentionSpec(Spec):
+class CopyContentionSpec(quantities.Spec):
     """Copies that take bandwidth of GPU memory from kernels.
 
     The default is the middle of the 5 to 7 % by which kernels on an RTX 3090 and an RTX 5090 got slower while
@@ -39,7 +31,7 @@ class CopyContentionSpec(Spec):
     """of a kernel's speed, while copies fill the link both ways"""
 
 
-class GpuSpec(Spec):
+class GpuSpec(quantities.Spec):
     """The GPUs of a machine, all alike.
 
     ``name`` says which GPU it is, as the descriptions in ``configs/gpus`` do: kernel times of a trace that
@@ -58,17 +50,17 @@ class GpuSpec(Spec):
         ),
     ] = Field(default=1, strict=True, ge=1, le=1024)
     """number of GPUs"""
-    memory: PositiveBytes
+    memory: quantities.PositiveBytes
     """HBM of one GPU"""
-    context_memory: Bytes = default_size("0 B")
+    context_memory: quantities.Bytes = quantities.default_size("0 B")
     """of that, what each job on the GPU takes in addition to its tensors: its CUDA context"""
-    workspace_memory: Bytes = default_size("0 B")
+    workspace_memory: quantities.Bytes = quantities.default_size("0 B")
     """of that, what libraries take for scratch in each job: cuBLAS, cuDNN"""
-    clock: PositiveFrequency
+    clock: quantities.PositiveFrequency
     """clock of the simulated cycles"""
-    page_size: PositiveBytes = default_size("4 KiB")
+    page_size: quantities.PositiveBytes = quantities.default_size("4 KiB")
     """page of the unified memory"""
-    allocation_rate: PositiveRate
+    allocation_rate: quantities.PositiveRate
     """speed of mapping new pages"""
     copy_contention: Annotated[CopyContentionSpec | None, LINKS] = None
     """copies slow kernels down; none: they do not"""
@@ -91,7 +83,7 @@ _BATCH = Effect(
 )
 
 
-class PageFaultSpec(Spec):
+class PageFaultSpec(quantities.Spec):
     """Demand paging: the GPU waits ``latency`` for each batch of faults that the driver handles.
 
     A batch holds the faults of at most ``batch`` pages of one ``group``, in order of addresses. Each brings
@@ -102,21 +94,21 @@ class PageFaultSpec(Spec):
     in GPUs, ASPLOS 2020) propose to do both at a time (``overlapped``).
     """
 
-    latency: Latency
+    latency: quantities.Latency
     """of handling one batch of faults"""
     batch: Annotated[int | None, _FLUID] = Field(default=None, strict=True, ge=1)
     """most faults of a batch, one per page; null: any number"""
-    leaf: Annotated[PositiveBytes, _BATCH] = default_size("64 KiB")
+    leaf: Annotated[quantities.PositiveBytes, _BATCH] = quantities.default_size("64 KiB")
     """bytes that a fault brings in at least"""
     threshold: Annotated[float, _BATCH] = Field(default=0.51, ge=0.0, le=1.0)
     """share of a subtree above which the rest of it is fetched"""
-    group: PositiveBytes = default_size("2 MiB")
+    group: quantities.PositiveBytes = quantities.default_size("2 MiB")
     """block of addresses beyond which no batch and no subtree reaches"""
     eviction: Annotated[Literal["overlapped", "serial"], _FLUID] = "overlapped"
     """of pages that make room for those that faulted. overlapped: while these arrive; serial: before"""
 
 
-class SystemSpec(Displayed, Spec):
+class SystemSpec(Displayed, quantities.Spec):
     """One machine. ``sources`` says for every number (by dotted key) where it comes from."""
 
     name: str = Field(min_length=1)

@@ -26,20 +26,10 @@ from g10sim.config.document import load_document
 from g10sim.config.presets import load_behaviour, validated
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError, G10SimError
+from g10sim.execute import running
 from g10sim.execute.executor import StepReport
 from g10sim.execute.links import device_name, fastest, link
 from g10sim.execute.moving import Guide
-from g10sim.execute.running import (
-    PAGE,
-    AnyStep,
-    Source,
-    executable,
-    guided,
-    machine,
-    open_source,
-    recorded,
-    run_guided,
-)
 from g10sim.execute.script import Call, Script
 from g10sim.execute.simulated import simulated_plan
 from g10sim.files import write_csv, write_text, writing
@@ -100,7 +90,7 @@ def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
         raise ConfigError(f"{document.source}: models: found '{twice[0]}' twice; allowed: one name for each")
     directory.mkdir(parents=True, exist_ok=True)
     sources = [
-        open_source(device=device, **model.model_dump(exclude={"name", "options"}), **model.options)
+        running.open_source(device=device, **model.model_dump(exclude={"name", "options"}), **model.options)
         for model in plan.models
     ]
     found = link(device, parse_bytes(plan.largest_copy))
@@ -128,21 +118,23 @@ class _Prepared(NamedTuple):
     """
 
     name: str
-    source: Source
+    source: running.Source
     script: Script
     modelled: Trace
     plain: float
     unlimited: float
 
 
-def _prepare(name: str, source: Source, plan: Measurement) -> _Prepared:
+def _prepare(name: str, source: running.Source, plan: Measurement) -> _Prepared:
     """Record a step, and take its times with everything on the device; those of kernels add up to a step."""
     with source.opened():
         step = source.made()
-        script = recorded(source, step, plan.gpu)
+        script = running.recorded(source, step, plan.gpu)
         plain = fastest(step.run, source.device)
-        guide = Guide(machine(plan.system, 2 * peak_live_bytes(script.trace)))
-        reports = run_guided(source, step, script, guide, guide.system.gpu.memory, plan.steps, undo=False)
+        guide = Guide(running.machine(plan.system, 2 * peak_live_bytes(script.trace)))
+        reports = running.run_guided(
+            source, step, script, guide, guide.system.gpu.memory, plan.steps, undo=False
+        )
     trace = script.trace
     durations = [kernel.duration for kernel in trace.kernels]
     for call in script.calls:
@@ -174,7 +166,7 @@ class _Predicted(NamedTuple):
 
 def _budget(script: Script, share: str, reserve: str = "0%") -> int:
     size = _share("budgets", share) * (1 - _share("reserve", reserve)) * peak_live_bytes(script.trace)
-    return int(size) // PAGE * PAGE
+    return int(size) // running.PAGE * running.PAGE
 
 
 def _share(key: str, text: str) -> float:
@@ -228,11 +220,11 @@ def _prediction(
     if policy is None:
         return {}, None
     largest = max(tensor.size_bytes for tensor in trace.tensors)
-    fault = {**system["page_fault"], "group": f"{-(-largest // PAGE) * PAGE} B"}
+    fault = {**system["page_fault"], "group": f"{-(-largest // running.PAGE) * running.PAGE} B"}
     behaviour = load_behaviour({"addresses": "own"})
     try:
-        spec = machine({**system, "page_fault": fault}, budget)
-        plan, result = simulated_plan(executable(policy, trace, spec), trace, spec, behaviour)
+        spec = running.machine({**system, "page_fault": fault}, budget)
+        plan, result = simulated_plan(running.executable(policy, trace, spec), trace, spec, behaviour)
     except G10SimError as error:
         return {"refused": str(error)}, None
     ideal, found = sum(kernel.duration for kernel in trace.kernels) / 1e6, result.summary
@@ -252,7 +244,7 @@ def _execute(
     timelines: dict[tuple[str, ...], tuple[Script, StepReport]] = {}
     for made, cells in groupby(predicted, key=lambda cell: cell.made):
         with made.source.opened():
-            step: AnyStep | None = None
+            step: running.AnyStep | None = None
             for cell in cells:
                 name = tuple(cell.row[key] for key in _CELL)
                 if name in known:
@@ -280,15 +272,17 @@ def _execute(
 
 
 def _run(
-    cell: _Predicted, step: AnyStep, measured: Mapping[str, Any], plan: Measurement
+    cell: _Predicted, step: running.AnyStep, measured: Mapping[str, Any], plan: Measurement
 ) -> Sequence[StepReport]:
     made, policy, share = cell.made, cell.row["policy"], cell.row["budget"]
     budget = _budget(made.script, share)
-    system = machine(measured, budget if policy == DEMAND else _budget(made.script, share, plan.reserve))
+    system = running.machine(
+        measured, budget if policy == DEMAND else _budget(made.script, share, plan.reserve)
+    )
     guide = Guide(system, None if policy == DEMAND else cell.plan)
     if plan.live and policy != DEMAND:
-        guide = guided(policy, made.script.trace, system, load_behaviour({"addresses": "own"}))
-    return run_guided(made.source, step, made.script, guide, budget, plan.steps + _WARM, undo=False)
+        guide = running.guided(policy, made.script.trace, system, load_behaviour({"addresses": "own"}))
+    return running.run_guided(made.source, step, made.script, guide, budget, plan.steps + _WARM, undo=False)
 
 
 def _measured(row: Mapping[str, Any], reports: Sequence[StepReport]) -> dict[str, Any]:

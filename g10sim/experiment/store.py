@@ -67,14 +67,11 @@ class CellStore:
 
     def prepare(self) -> None:
         """Make the directories. Raises ConfigError when they cannot be written."""
-        try:
+        with writing(f"output {self.directory}", ConfigError, "a writable directory"):
             self._cells.mkdir(parents=True, exist_ok=True)
             with replacing(self._cells / "probe") as probe:
                 probe.write_text("")
             (self._cells / "probe").unlink()
-        except OSError as error:
-            problem = f"output {self.directory}: cannot be written: {error.strerror}"
-            raise ConfigError(f"{problem}; allowed: a writable directory") from error
 
     @contextmanager
     def alone(self) -> Iterator[None]:

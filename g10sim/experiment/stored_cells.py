@@ -152,8 +152,7 @@ class _Opener:
         path = self._directory / f"{name}.parquet"
         for job, most in table.groupby("job")[column].max().to_dict().items():
             if int(str(job)) >= len(limits) or most >= limits[int(str(job))]:
-                problem = f"{path}: found {column} {most} of job {job}"
-                raise ConfigError(f"{problem}; allowed: those of its cell's trace")
+                raise ConfigError.at(path, f"{column} {most} of job {job}", "those of its cell's trace")
         places = {Location.GPU.name, Location.NONE.name, *(tier.place.name for tier in system.all_tiers)}
         for side in ("source", "target") if name == "migrations" else ():
             other = set(table[side]) - places

@@ -44,8 +44,7 @@ def kernel_lines(opened: OpenedCell, number: int) -> Iterator[str]:
     Raises ConfigError where there is no such kernel or kernels were not recorded.
     """
     if opened.kernels is None:
-        problem = "kernel: found no kernels.parquet"
-        raise ConfigError(f"{problem}; allowed: results of a run with 'record: [kernels]'")
+        raise ConfigError.at("kernel", "no kernels.parquet", "results of a run with 'record: [kernels]'")
     kernels = opened.trace.kernels
     if not 0 <= number < len(kernels):
         raise ConfigError(f"kernel {number}: found no such kernel; allowed: 0 to {len(kernels) - 1}")

@@ -14,21 +14,9 @@ from typing import Any
 
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import TraceError
+from g10sim.importers import nsight_tables
 from g10sim.importers.account import Account, Reason, accounted
 from g10sim.importers.kineto_work import IDLE
-from g10sim.importers.nsight_tables import (
-    COPIES,
-    FILLS,
-    GRAPH,
-    GRAPHS,
-    KERNELS,
-    MEMORY,
-    MEMORY_KIND,
-    PROCESS,
-    STRINGS,
-    Tables,
-    open_report,
-)
 from g10sim.importers.operations import Operation, Storage, build_trace
 from g10sim.registry import choices_text
 from g10sim.trace.model import Phase, Trace
@@ -114,26 +102,33 @@ def read_report(path: Path, device: int | None = None, process: int | None = Non
 
     Raises TraceError naming the file, table, what was found and what is allowed.
     """
-    with open_report(path) as tables:
+    with nsight_tables.open_report(path) as tables:
         return _report(path, tables, device, process)
 
 
-def _report(path: Path, tables: Tables, device: int | None, process: int | None) -> Report:
-    launched = list(tables.rows(KERNELS))
+def _report(path: Path, tables: nsight_tables.Tables, device: int | None, process: int | None) -> Report:
+    launched = list(tables.rows(nsight_tables.KERNELS))
     known = {row["shortName"] for row in launched}
-    names = {row["id"]: str(row["value"]) for row in tables.rows(STRINGS) if row["id"] in known}
+    names = {row["id"]: str(row["value"]) for row in tables.rows(nsight_tables.STRINGS) if row["id"] in known}
     kernels = [_work(row, names.get(row["shortName"], "kernel")) for row in launched]
-    graphs = [_work(row, f"graph {row.get(GRAPH) or ''}".strip()) for row in tables.rows(GRAPHS)]
+    graphs = [
+        _work(row, f"graph {row.get(nsight_tables.GRAPH) or ''}".strip())
+        for row in tables.rows(nsight_tables.GRAPHS)
+    ]
     if not kernels and not graphs:
-        raise TraceError.at(f"{path}: {KERNELS}", "no kernel", "a report of CUDA (nsys profile -t cuda)")
+        raise TraceError.at(
+            f"{path}: {nsight_tables.KERNELS}", "no kernel", "a report of CUDA (nsys profile -t cuda)"
+        )
     place = _place(path, {one.place for one in (*kernels, *graphs)}, device, process)
-    memory = list(tables.rows(MEMORY))
+    memory = list(tables.rows(nsight_tables.MEMORY))
     if not memory:
         raise TraceError.at(
-            f"{path}: {MEMORY}", "no allocation", "a report with them (nsys profile --cuda-memory-usage=true)"
+            f"{path}: {nsight_tables.MEMORY}",
+            "no allocation",
+            "a report with them (nsys profile --cuda-memory-usage=true)",
         )
-    copied = list(tables.rows(COPIES))
-    fills = [_work(row, "memset") for row in tables.rows(FILLS)]
+    copied = list(tables.rows(nsight_tables.COPIES))
+    fills = [_work(row, "memset") for row in tables.rows(nsight_tables.FILLS)]
     moved = [
         _work(row, f"memcpy {_DIRECTIONS.get(row['copyKind'], '')}".strip())
         for row in copied
@@ -157,7 +152,7 @@ def _report(path: Path, tables: Tables, device: int | None, process: int | None)
 
 
 def _place_of(row: Mapping[str, Any]) -> _Place:
-    found = row.get(PROCESS)
+    found = row.get(nsight_tables.PROCESS)
     if found is not None and found >= _MOST_PROCESSES:
         found = found >> _PROCESS_SHIFT & _MOST_PROCESSES - 1
     return _Place(found, row["deviceId"])
@@ -200,7 +195,7 @@ def _lives(path: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Life]:
     """Yield the allocations: those that were released in the order of release, then those that were not."""
     alive: dict[int, Mapping[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row["start"]):
-        if row.get(MEMORY_KIND, _DEVICE_KINDS[0]) not in _DEVICE_KINDS or not row["bytes"]:
+        if row.get(nsight_tables.MEMORY_KIND, _DEVICE_KINDS[0]) not in _DEVICE_KINDS or not row["bytes"]:
             continue
         if row["memoryOperationType"] == _ALLOCATED:
             before = alive.pop(row["address"], None)
@@ -212,7 +207,7 @@ def _lives(path: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Life]:
             yield _Life(row["bytes"], None if made is None else made["start"], row["start"])
         else:
             raise TraceError(
-                f"{path}: {MEMORY}.memoryOperationType: found {row['memoryOperationType']}; "
+                f"{path}: {nsight_tables.MEMORY}.memoryOperationType: found {row['memoryOperationType']}; "
                 "allowed: 0 for an allocation, 1 for a release"
             )
     for made in alive.values():

@@ -18,6 +18,7 @@ from g10sim.config.presets import PRESET_KEY, load_system, system_data, validate
 from g10sim.config.quantities import Spec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
+from g10sim.files import reading
 from g10sim.registry import choices_text
 from g10sim.text import shown
 from g10sim.units import format_duration, format_rate
@@ -128,13 +129,9 @@ def read_link(path: Path, engine: Engine, gpu: int | None = None) -> MeasuredLin
     ``gpu`` is the index of the GPU whose values count; None: all GPUs. Raises ConfigError for a file of
     another form or version, for one without one of the tests, and for a GPU without a value.
     """
-    try:
+    with reading(path, ConfigError, _ALLOWED, "whole JSON"):
         data = json.loads(path.read_text(encoding="utf-8"))
         day = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}; allowed: {_ALLOWED}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: found no whole JSON ({error}); allowed: {_ALLOWED}") from error
     if not isinstance(data, dict) or "nvbandwidth" not in data:
         raise ConfigError(f"{path}: found no object with 'nvbandwidth'; allowed: {_ALLOWED}")
     output = validated(_File, data, Document(data, str(path))).nvbandwidth

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from g10sim.errors import TraceError
+from g10sim.files import reading
 
 MOST_BYTES = 256 * 2**20
 """Largest file that is read."""
@@ -49,13 +50,11 @@ def read_plain_pickle(path: Path, what: str) -> tuple[Any, int]:
     values, more than ``MOST_OPERATIONS``, or containers nested deeper than ``MOST_DEPTH`` refuse it. Raises
     TraceError, which calls the file ``what``.
     """
-    try:
+    with reading(path, TraceError, what):
         size_bytes = path.stat().st_size
         if size_bytes > MOST_BYTES:
             raise TraceError(f"{path}: found {size_bytes} bytes; allowed: at most {MOST_BYTES}, {what}")
         data = path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}; allowed: {what}") from error
     operations = _check(path, data, what)
     try:
         return _PlainUnpickler(io.BytesIO(data)).load(), operations

@@ -13,6 +13,7 @@ from typing import Any
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes
 from g10sim.errors import TraceError
+from g10sim.files import reading
 from g10sim.hardware.gpu_memory.allocators.pool import PyTorchPool
 from g10sim.importers.account import Account, accounted
 from g10sim.importers.kineto_events import NANOSECONDS_PER_MICROSECOND, Entry
@@ -151,7 +152,7 @@ def _notes(history: History, is_timed: bool, others: Sequence[int]) -> Iterator[
 
 def _values(path: Path) -> tuple[Any, int]:
     """Return what is in the file and the most blocks that it can hold."""
-    try:
+    with reading(path, TraceError, WHAT, "JSON"):
         size_bytes = path.stat().st_size
         with path.open("rb") as file:
             is_json = file.read(_LOOKED_AT).lstrip(_BEFORE_JSON).startswith(_JSON_STARTS)
@@ -160,10 +161,6 @@ def _values(path: Path) -> tuple[Any, int]:
         if size_bytes > MOST_BYTES:
             raise TraceError(f"{path}: found {size_bytes} bytes; allowed: at most {MOST_BYTES}, {WHAT}")
         return json.loads(path.read_text("utf-8-sig"), object_hook=unchanged), size_bytes
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}; allowed: {WHAT}") from error
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: found no JSON ({error}); allowed: {WHAT}") from error
 
 
 def _size(entry: Entry, key: str) -> int:

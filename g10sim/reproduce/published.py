@@ -13,6 +13,7 @@ from g10sim.config.presets import load_system
 from g10sim.config.problems import check_choice
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
+from g10sim.files import reading
 from g10sim.policies.interface.policy import Policy
 from g10sim.results.columns import Row
 from g10sim.units import cycles_to_ms
@@ -69,8 +70,7 @@ class PublishedRow:
             return cycles_to_ms(int(numbers[f"{stem}_cycles"]), system.gpu.clock)
         if unit == "pages" and f"{stem}_bytes" in numbers:
             return numbers[f"{stem}_bytes"] / system.gpu.page_size
-        problem = f"{TABLE}: found metric '{metric}'"
-        raise ConfigError(f"{problem}; allowed: ..._cycles, ..._ms, ..._pages of results")
+        raise ConfigError.at(TABLE, f"metric '{metric}'", "..._cycles, ..._ms, ..._pages of results")
 
     def relative_error(self, simulated: float) -> float | None:
         """Return simulated/value - 1; None where both are unsupported, infinite where only one is."""
@@ -89,12 +89,9 @@ def read_published(
     Raises ConfigError for a missing or damaged table and for a name that the table does not have.
     """
     path = reference / TABLE
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = _rows(path, csv.DictReader(file))
-    except OSError as error:
-        problem = f"{path}: cannot be read: {error.strerror}"
-        raise ConfigError(f"{problem}; allowed: a directory with {TABLE} and {TRACES}/") from error
+    allowed = f"a directory with {TABLE} and {TRACES}/"
+    with reading(path, ConfigError, allowed), path.open(encoding="utf-8", newline="") as file:
+        rows = _rows(path, csv.DictReader(file))
     for column, wanted in (("figure", set(figures)), ("model", set(models)), ("policy", set(policies))):
         known = {row.texts[column] for row in rows}
         for name in sorted(wanted - known):

@@ -21,14 +21,7 @@ from g10sim.files import write_csv
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available
-from g10sim.reproduce.published import (
-    COLUMNS,
-    PUBLISHED_SYSTEM,
-    PublishedRow,
-    read_published,
-    reference_plan,
-    trace_directory,
-)
+from g10sim.reproduce import published
 from g10sim.results.columns import FAILED, OK, UNSUPPORTED
 from g10sim.results.seeds import interval
 from g10sim.trace.format import save_trace, trace_hash
@@ -46,7 +39,7 @@ class Comparison:
     ``simulated`` is infinite where unsupported, None where there is nothing to compare.
     """
 
-    row: PublishedRow
+    row: published.PublishedRow
     plan: str
     status: str
     message: str = ""
@@ -92,7 +85,7 @@ class Agreement:
 class _Wanted:
     """One comparison to make: a row, its plan, and its cells (one per seed)."""
 
-    row: PublishedRow
+    row: published.PublishedRow
     plan: str
     cells: tuple[Cell, ...]
     reason: str = ""
@@ -113,7 +106,7 @@ def validate(
     times the mean over VARIATION_SEEDS is compared. Raises ConfigError,
     TraceError or PlanError for bad input.
     """
-    rows = read_published(reference, figures=figures, models=models, policies=policies)
+    rows = published.read_published(reference, figures=figures, models=models, policies=policies)
     with tempfile.TemporaryDirectory(prefix="g10sim-") as scratch:
         wanted = _plan(reference, rows, _Traces(reference, Path(scratch)))
         cells = [cell for entry in wanted for cell in entry.cells]
@@ -121,7 +114,7 @@ def validate(
         results, _ = run_cells(cells, output, **running)
     outcomes = iter(results)
     compared = [_compare(entry, [next(outcomes) for _ in entry.cells]) for entry in wanted]
-    columns = (*COLUMNS, "plan", "simulated", "relative_error", "status")
+    columns = (*published.COLUMNS, "plan", "simulated", "relative_error", "status")
     write_csv(output / "validation.csv", columns, (one.as_row() for one in compared))
     return compared
 
@@ -160,11 +153,11 @@ class _Traces:
         self._reference, self._scratch = reference, scratch
         self._inputs: dict[tuple[str, int], TraceInput] = {}
 
-    def input(self, row: PublishedRow) -> TraceInput:
+    def input(self, row: published.PublishedRow) -> TraceInput:
         """Return the trace of a row. Raises TraceError."""
         model, batch = row.trace
         if row.trace not in self._inputs:
-            trace = import_gpg(trace_directory(self._reference, row), model, batch)
+            trace = import_gpg(published.trace_directory(self._reference, row), model, batch)
             path = self._scratch / f"{len(self._inputs)}.g10t"
             save_trace(trace, path)
             name = f"{model}/{batch}"
@@ -172,17 +165,17 @@ class _Traces:
         return self._inputs[row.trace]
 
 
-def _plan(reference: Path, rows: Sequence[PublishedRow], traces: _Traces) -> list[_Wanted]:
+def _plan(reference: Path, rows: Sequence[published.PublishedRow], traces: _Traces) -> list[_Wanted]:
     wanted: list[_Wanted] = []
     known = available()
-    machine = _numbers(load_system(PUBLISHED_SYSTEM))
+    machine = _numbers(load_system(published.PUBLISHED_SYSTEM))
     for row in rows:
         name = row.texts["policy"]
         policy = known.get(name)
         if policy is None:
             wanted.append(_Wanted(row, NO_PLAN, (), f"there is no policy '{name}'"))
             continue
-        system, guide = row.system(), reference_plan(reference, row, policy)
+        system, guide = row.system(), published.reference_plan(reference, row, policy)
         if guide is not None and (_fits_any_system(policy) or _numbers(system) == machine):
             wanted.append(_Wanted(row, REFERENCE, _cells(row, traces, system, policy, guide)))
         cells = _cells(row, traces, system, policy, None)
@@ -201,7 +194,7 @@ def _numbers(system: SystemSpec) -> dict[str, object]:
 
 
 def _cells(
-    row: PublishedRow, traces: _Traces, system: SystemSpec, policy: type[Policy], guide: Path | None
+    row: published.PublishedRow, traces: _Traces, system: SystemSpec, policy: type[Policy], guide: Path | None
 ) -> tuple[Cell, ...]:
     cell = Cell(
         index=0,

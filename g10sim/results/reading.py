@@ -95,8 +95,7 @@ class TableFile:
 
         self._table, self.path = table, directory / f"{table}.parquet"
         if not self.path.is_file():
-            problem = f"{self.path}: found no such file"
-            raise ConfigError(f"{problem}; allowed: results of a run with 'record: [{table}]'")
+            raise ConfigError.at(self.path, "no such file", f"results of a run with 'record: [{table}]'")
         provenance = read_provenance(directory) if provenance is None else provenance
         self.data = read_checked(directory, self.path.name, {"files": {}, **provenance})
         try:

@@ -14,18 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from g10sim import records as recorded
 from g10sim.analysis.footprint import live_bytes_by_kind, working_set_bytes_by_kind
 from g10sim.analysis.timeline import kernel_starts
 from g10sim.analysis.vitality import inactive_periods
-from g10sim.records import (
-    KernelRecord,
-    Location,
-    MemoryRecord,
-    MigrationRecord,
-    RunRecords,
-    StallReason,
-    TierRecord,
-)
 from g10sim.results.columns import stall_columns
 from g10sim.trace.repetition import each
 from g10sim.trace.workload import Job
@@ -34,10 +26,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-TABLES: Mapping[str, type[TierRecord]] = {
-    "kernels": KernelRecord,
-    "migrations": MigrationRecord,
-    "memory": MemoryRecord,
+TABLES: Mapping[str, type[recorded.TierRecord]] = {
+    "kernels": recorded.KernelRecord,
+    "migrations": recorded.MigrationRecord,
+    "memory": recorded.MemoryRecord,
 }
 
 
@@ -46,7 +38,7 @@ _TYPES |= dict.fromkeys(("persistent", "wraps"), "bool")
 """Types of columns that are not whole numbers."""
 
 
-def records_table(name: str, records: RunRecords, jobs: Sequence[Job] = ()) -> pd.DataFrame:
+def records_table(name: str, records: recorded.RunRecords, jobs: Sequence[Job] = ()) -> pd.DataFrame:
     """Make the table of a name in ``TABLES``, one row per record; times in cycles, places by name.
 
     The columns depend on the tiers of the system alone, and on whether it has a CPU. Stalls of kernels have
@@ -61,7 +53,7 @@ def records_table(name: str, records: RunRecords, jobs: Sequence[Job] = ()) -> p
         return table
     spread = [{reason.column: cycles for reason, cycles in record.stalls} for record in records.kernels]
     has_cpu = any(record.cpu is not None for record in records.iterations)
-    reasons = [*stall_columns(records.tiers), *([StallReason.CPU.column] if has_cpu else [])]
+    reasons = [*stall_columns(records.tiers), *([recorded.StallReason.CPU.column] if has_cpu else [])]
     stalls = pd.DataFrame(spread, columns=reasons, index=table.index)
     numbers = [np.array(_micro_batches(job), dtype=np.int64) for job in jobs]
     if any(found.any() for found in numbers):
@@ -76,7 +68,7 @@ def _micro_batches(job: Job) -> list[int]:
 
 
 def _plain(value: object) -> object:
-    return value.name if isinstance(value, Enum | Location) else value
+    return value.name if isinstance(value, Enum | recorded.Location) else value
 
 
 def working_sets_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:

@@ -12,20 +12,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import g10sim
+from g10sim import records as recorded
 from g10sim.config.system import SystemSpec
 from g10sim.places import direction, place
-from g10sim.records import (
-    AccessRecord,
-    BesideRecord,
-    IterationRecord,
-    KernelRecord,
-    Location,
-    MemoryRecord,
-    MigrationRecord,
-    RunRecords,
-    StallReason,
-    TrafficRecord,
-)
 from g10sim.results.columns import fault_pages, memory_levels
 from g10sim.results.utilization import link_traffic
 from g10sim.trace.model import Device, Kernel
@@ -38,18 +27,18 @@ _COLLECTIVES = "collectives"
 _GIB = 2**30
 _NANOSECONDS = 10**9
 _OF_ARRIVALS = (
-    StallReason.FIRST_TOUCH,
-    StallReason.LATE_PREFETCH,
-    StallReason.EVICTION,
-    StallReason.LINK_CONTENTION,
+    recorded.StallReason.FIRST_TOUCH,
+    recorded.StallReason.LATE_PREFETCH,
+    recorded.StallReason.EVICTION,
+    recorded.StallReason.LINK_CONTENTION,
 )
 """Reasons, alongside page faults, for which kernels wait for pages that arrive."""
 _SHORTEST_STRETCH_PICOSECONDS = 50_000_000
-_OfKernel: TypeAlias = KernelRecord | BesideRecord | AccessRecord
+_OfKernel: TypeAlias = recorded.KernelRecord | recorded.BesideRecord | recorded.AccessRecord
 
 
 def chrome_trace(
-    workload: Workload, system: SystemSpec, records: RunRecords, key: str = ""
+    workload: Workload, system: SystemSpec, records: recorded.RunRecords, key: str = ""
 ) -> dict[str, Any]:
     """Return the timeline of a run recorded with ``timeline``, in the Chrome trace event format.
 
@@ -66,7 +55,7 @@ def chrome_trace(
 class _Stall:
     """A kernel's stall on data: its row, start and cycles of each part, and the end of all its stalls."""
 
-    kernel: KernelRecord
+    kernel: recorded.KernelRecord
     row: str
     parts: list[tuple[int, int]]
     end: int
@@ -83,7 +72,7 @@ class _Arrival:
 
 
 class _Timeline:
-    def __init__(self, workload: Workload, system: SystemSpec, records: RunRecords) -> None:
+    def __init__(self, workload: Workload, system: SystemSpec, records: recorded.RunRecords) -> None:
         self._workload, self._system, self._records = workload, system, records
         self._events = TraceEvents(system.gpu.clock)
         self._page_bytes = system.gpu.page_size
@@ -122,17 +111,19 @@ class _Timeline:
     def _kernel(self, record: _OfKernel) -> Kernel:
         return self._workload.jobs[record.job].trace.kernels[record.kernel]
 
-    def _slice(self, record: _OfKernel | IterationRecord, row: str, name: str, **details: Any) -> None:
+    def _slice(
+        self, record: _OfKernel | recorded.IterationRecord, row: str, name: str, **details: Any
+    ) -> None:
         """Add what lasted as long as a record says, to a row of its job."""
         row = self._row(row, record.job, record.gpu)
         self._events.slice(_gpu(record.gpu), row, name, record.start, record.end, **details)
 
-    def _iterations(self, iterations: Iterable[IterationRecord]) -> None:
+    def _iterations(self, iterations: Iterable[recorded.IterationRecord]) -> None:
         for record in iterations:
             cycles = {"cycles": record.end - record.start, "ideal_cycles": record.ideal_cycles}
             self._slice(record, "iterations", f"iteration {record.iteration}", **cycles)
 
-    def _kernels(self, kernels: Iterable[KernelRecord]) -> None:
+    def _kernels(self, kernels: Iterable[recorded.KernelRecord]) -> None:
         for record in kernels:
             kernel = self._kernel(record)
             if kernel.device is not Device.GPU and record.start == record.end:
@@ -145,14 +136,14 @@ class _Timeline:
             self._owners(record)
             self._faults(record)
 
-    def _beside(self, row: str, records: Iterable[BesideRecord]) -> None:
+    def _beside(self, row: str, records: Iterable[recorded.BesideRecord]) -> None:
         """Add what runs alongside the kernels of the GPU."""
         for record in records:
             named = {"kernel": record.kernel, "iteration": record.iteration}
             cycles = {"cycles": record.end - record.start, "waited_cycles": record.start - record.launch}
             self._slice(record, row, self._kernel(record).name, **named, **cycles)
 
-    def _owners(self, record: KernelRecord) -> None:
+    def _owners(self, record: recorded.KernelRecord) -> None:
         """Add what the time of a kernel went to."""
         row = self._row("compute and stalls", record.job, record.gpu)
         time = record.start
@@ -169,7 +160,7 @@ class _Timeline:
         cycles = record.compute_cycles
         self._events.slice(_gpu(record.gpu), row, "compute", time, time + cycles, cycles=cycles)
 
-    def _faults(self, record: KernelRecord) -> None:
+    def _faults(self, record: recorded.KernelRecord) -> None:
         words = fault_pages(record.fault_pages)
         pages = {place(word).label: record.fault_pages[column] for column, word in words.items()}
         pages["first_touch"] = record.first_touch_pages
@@ -178,7 +169,7 @@ class _Timeline:
             told = {"kernel": record.kernel, **{f"{source}_pages": count for source, count in pages.items()}}
             self._events.instant(_gpu(record.gpu), row, name, record.start, **told)
 
-    def _migrations(self, migrations: Iterable[MigrationRecord]) -> None:
+    def _migrations(self, migrations: Iterable[recorded.MigrationRecord]) -> None:
         """Add transfers: where some of one direction overlap, the direction gets further rows."""
         busy_until: dict[tuple[int, str], list[int]] = {}
         for move in sorted(migrations, key=lambda move: (move.gpu, _direction(move), move.start, move.end)):
@@ -187,7 +178,7 @@ class _Timeline:
             lane = next((lane for lane, until in enumerate(lanes) if until <= move.start), len(lanes))
             lanes[lane : lane + 1] = [move.end]
             shown = row if lane == 0 else f"{row} ({lane + 1})"
-            if move.target is Location.GPU:
+            if move.target is recorded.Location.GPU:
                 arrival = _Arrival(move.start, move.end, _gpu(move.gpu), shown)
                 self._arrivals.setdefault((move.job, move.tensor), []).append(arrival)
             name = self._workload.jobs[move.job].trace.tensors[move.tensor].name
@@ -217,14 +208,14 @@ class _Timeline:
             ends = (_gpu(record.gpu), stall.row, start), (last.process, last.row, until)
             self._events.flow("waits for", *ends)
 
-    def _accesses(self, accesses: Iterable[AccessRecord]) -> None:
+    def _accesses(self, accesses: Iterable[recorded.AccessRecord]) -> None:
         """Add what kernels used where it lies."""
         for access in accesses:
             row, name = f"in place, {place(access.tier.name.lower()).label}", self._kernel(access).name
             moved = {"read_bytes": access.read_bytes, "written_bytes": access.written_bytes}
             self._slice(access, row, name, kernel=access.kernel, **moved)
 
-    def _memory(self, levels: Iterable[MemoryRecord]) -> None:
+    def _memory(self, levels: Iterable[recorded.MemoryRecord]) -> None:
         before: dict[str, int] = {}
         for level in levels:
             counters = [(_gpu(level.gpu), "GPU memory in use", level.gpu_bytes)]
@@ -237,7 +228,7 @@ class _Timeline:
                     before[process + name] = used
                     self._events.counter(process, name, level.time, used / _GIB, "GiB")
 
-    def _links(self, traffic: Iterable[TrafficRecord]) -> None:
+    def _links(self, traffic: Iterable[recorded.TrafficRecord]) -> None:
         clock = self._system.gpu.clock
         shortest = duration_to_cycles(_SHORTEST_STRETCH_PICOSECONDS, clock)
         for link, stretches in link_traffic(self._system, traffic, shortest):
@@ -255,7 +246,7 @@ def _gpu(number: int) -> str:
     return f"GPU {number}"
 
 
-def _direction(move: MigrationRecord) -> str:
+def _direction(move: recorded.MigrationRecord) -> str:
     return direction(move.source.name, move.target.name).label
 
 

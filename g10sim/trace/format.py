@@ -16,19 +16,9 @@ from typing import Any
 
 from g10sim.errors import TraceError
 from g10sim.text import shown
+from g10sim.trace import model
 from g10sim.trace.check import Problem, problems
 from g10sim.trace.jsonlines import Fields, RecordReader, encode_line, hash_lines, write_lines
-from g10sim.trace.model import (
-    Device,
-    FaultProfile,
-    Kernel,
-    Phase,
-    Sizes,
-    Tensor,
-    TensorKind,
-    TimeSource,
-    Trace,
-)
 from g10sim.trace.repetition import Block, Item, Value, blocks_of, joined
 from g10sim.trace.work import SIZES, NumberFormat
 
@@ -59,16 +49,16 @@ _TENSOR = Fields({"tensor": int, "name": str, "size_bytes": int, "kind": str}, {
 _KERNEL = Fields(
     {"kernel": int, "name": str, "duration": int, "inputs": list, "outputs": list},
     {
-        "phase": (str, Phase.OTHER.value),
+        "phase": (str, model.Phase.OTHER.value),
         "layer": (str, ""),
         "layer_type": (str, ""),
         "flops": (int, 0),
         "moved_bytes": (int, 0),
-        "time_source": (str, TimeSource.MEASURED.value),
+        "time_source": (str, model.TimeSource.MEASURED.value),
         "fault_profile": (list, None),
         "operator_class": (str, ""),
         "reads": (list, ()),
-        "device": (str, Device.GPU.value),
+        "device": (str, model.Device.GPU.value),
         "parameters": (int, 0),
         "micro_batch": (int, 0),
         "number_format": (str, ""),
@@ -80,18 +70,18 @@ _REPEATED_KERNELS = Fields({"repeat_kernels": int, "times": int, "since": int, "
 # The keys of a line stand in the order of the fields of the class.
 _TENSOR_FIELDS, _KERNEL_FIELDS = itemgetter(*_TENSOR.types), itemgetter(*_KERNEL.types)
 _TENSOR_VALUES, _KERNEL_VALUES = (
-    attrgetter(*(field.name for field in fields(kind) if field.init)) for kind in (Tensor, Kernel)
+    attrgetter(*(field.name for field in fields(kind) if field.init)) for kind in (model.Tensor, model.Kernel)
 )
-_KINDS = {kind.value: kind for kind in TensorKind}
+_KINDS = {kind.value: kind for kind in model.TensorKind}
 _WORDS: Mapping[str, Mapping[str, StrEnum]] = {
     key: {one.value: one for one in kind}
-    for key, kind in (("phase", Phase), ("time_source", TimeSource), ("device", Device))
+    for key, kind in (("phase", model.Phase), ("time_source", model.TimeSource), ("device", model.Device))
 }
 _FORMATS = {number_format.value: number_format for number_format in NumberFormat}
 _MOST_SIZE = 2**63 - 1
 
 
-def save_trace(trace: Trace, path: str | Path) -> None:
+def save_trace(trace: model.Trace, path: str | Path) -> None:
     """Write a trace: equal traces give equal bytes, and the file appears whole or not at all.
 
     Raises TraceError for a trace that breaks a rule of ``check`` and for a path that cannot be written.
@@ -107,12 +97,12 @@ def save_trace(trace: Trace, path: str | Path) -> None:
     write_lines(path, [encode_line(header), *body], TraceError)
 
 
-def trace_hash(trace: Trace) -> str:
+def trace_hash(trace: model.Trace) -> str:
     """SHA-256 (hexadecimal) of everything in a trace but its origin: equal where simulations are equal."""
     return hash_lines(chain([encode_line(_identity(trace))], _body_lines(trace)))
 
 
-def load_trace(path: str | Path) -> Trace:
+def load_trace(path: str | Path) -> model.Trace:
     """Read a trace, gzip-compressed or plain text, and check it.
 
     Raises TraceError naming file, line, what was found and what is allowed.
@@ -141,7 +131,7 @@ def without_cycle_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _line_of(problem: Problem, trace: Trace) -> int:
+def _line_of(problem: Problem, trace: model.Trace) -> int:
     if problem.subject == "trace":
         return 1
     if problem.subject == "tensor":
@@ -160,7 +150,7 @@ def _line_in(items: Sequence[Item], number: int) -> int:
     return lines
 
 
-def _identity(trace: Trace) -> dict[str, Any]:
+def _identity(trace: model.Trace) -> dict[str, Any]:
     repeats = any(block.times > 1 for items in (trace.tensors, trace.kernels) for block in blocks_of(items))
     return {
         "format": FORMAT,
@@ -173,7 +163,7 @@ def _identity(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _body_lines(trace: Trace) -> Iterator[str]:
+def _body_lines(trace: model.Trace) -> Iterator[str]:
     for tensors in blocks_of(trace.tensors):
         for tensor in tensors.items:
             yield _line(_TENSOR, _TENSOR_VALUES(tensor))
@@ -200,7 +190,7 @@ _REPEATING_TEXTS = ("name", "layer", "layer_type", "operator_class", "number_for
 class _Reader(RecordReader):
     """Reads one trace file line by line."""
 
-    def read(self) -> Trace:
+    def read(self) -> model.Trace:
         self._known: dict[Any, Any] = {}
         header = self.header(FORMAT, (VERSION, REPEATING), _HEADER, counts=("tensors", "kernels"))
         for key, value in header["origin"].items():
@@ -211,7 +201,7 @@ class _Reader(RecordReader):
         kernels = self._items(header["kernels"], "kernel", _REPEATED_KERNELS, self._kernel)
         self.finish(f"{len(tensors)} tensors and {len(kernels)} kernels")
         facts = header["model"], header["batch_size"], header["ticks_per_second"]
-        return Trace(*facts, tensors, kernels, header["origin"])
+        return model.Trace(*facts, tensors, kernels, header["origin"])
 
     def _items(
         self, promised: int, subject: str, repetition: Fields, read: Callable[[dict[str, Any]], Item]
@@ -248,12 +238,12 @@ class _Reader(RecordReader):
                 self.fail(f"{key}: found {found[key]}; allowed: 0 or more")
         return Block(tuple(items[len(items) - size :]), times, found.get("since", 0), found.get("shift", 0))
 
-    def _tensor(self, record: dict[str, Any]) -> Tensor:
+    def _tensor(self, record: dict[str, Any]) -> model.Tensor:
         found = self.fields(record, _TENSOR)
         found["kind"] = self.choice("kind", found["kind"], _KINDS)
-        return Tensor(*_TENSOR_FIELDS(found))
+        return model.Tensor(*_TENSOR_FIELDS(found))
 
-    def _kernel(self, record: dict[str, Any]) -> Kernel:
+    def _kernel(self, record: dict[str, Any]) -> model.Kernel:
         found = self.fields(record, _KERNEL)
         for key in ("inputs", "outputs"):
             found[key] = self._shared(self.integers(key, found[key]))
@@ -269,11 +259,11 @@ class _Reader(RecordReader):
         found["sizes"] = self._shared(self._sizes(found["sizes"])) if found["sizes"] else ()
         for key in _REPEATING_TEXTS:
             found[key] = intern(found[key])
-        kernel = Kernel(*_KERNEL_FIELDS(found))
+        kernel = model.Kernel(*_KERNEL_FIELDS(found))
         object.__setattr__(kernel, "tensors", self._shared(kernel.tensors))
         return kernel
 
-    def _sizes(self, values: dict[str, Any]) -> Sizes:
+    def _sizes(self, values: dict[str, Any]) -> model.Sizes:
         for name, value in values.items():
             if name not in SIZES:
                 self.fail(f"sizes: found {shown(name)}; allowed: {', '.join(SIZES)}")
@@ -286,8 +276,8 @@ class _Reader(RecordReader):
         known: dict[Value, Value] = self._known
         return known.setdefault(value, value) if len(known) < _MOST_SHARED else known.get(value, value)
 
-    def _profile(self, values: list[Any]) -> FaultProfile:
+    def _profile(self, values: list[Any]) -> model.FaultProfile:
         numbers = self.integers("fault_profile", values)
         if len(numbers) != 2:
             self.fail(f"fault_profile: found {shown(values)}; allowed: [outputs_faulting, all_faulting]")
-        return FaultProfile(*numbers)
+        return model.FaultProfile(*numbers)

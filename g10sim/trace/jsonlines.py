@@ -144,8 +144,7 @@ def refuse_half_characters(place: str, record: object, error: type[G10SimError])
     try:
         json.dumps(record, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as found:
-        half = f"found half a character ({found.object[found.start]!r})"
-        raise error(f"{place}: {half}; allowed: Unicode text") from found
+        raise error.at(place, f"half a character ({found.object[found.start]!r})", "Unicode text") from found
 
 
 class Fields:

@@ -47,7 +47,7 @@ LARGE = ("inception_v3", "vit", "vit, eager", "bert, checkpointed", "resnet18, c
 def case(request, models):
     """Source of a model, and the options of the step."""
     name, options = CASES[request.param]
-    prefix, colon, rest = name.partition(":")
+    prefix, colon, _ = name.partition(":")
     if not colon:
         sizes = {
             "language": {"batch_size": 64},
@@ -56,13 +56,14 @@ def case(request, models):
         }.get(name, {})
         made = getattr(models, name)(**sizes)
         return (made if callable(made) else lambda: getattr(models, name)(**sizes)), options
-    from g10sim.capture.options import Sizes, StepOptions
-    from g10sim.capture.source import LIBRARIES
+    from g10sim.capture.options import StepOptions
+    from g10sim.capture.source import LIBRARIES, find_source
 
-    library, builder = LIBRARIES[prefix]
+    library = LIBRARIES[prefix][0]
     make_torchvision_importable()
     pytest.importorskip(library, reason=f"{library} is not installed: pip install 'g10sim[capture]'")
-    return builder(rest, Sizes(16), StepOptions(**options)), options
+    found = find_source(name, StepOptions(**options), batch_size=16, seq_len=None, image_size=None)
+    return found.build, options
 
 
 def captured_peak(case):

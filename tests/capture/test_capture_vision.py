@@ -108,7 +108,7 @@ def test_a_classifier_that_cannot_be_built_offline_is_refused(libraries, source,
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_a_missing_library_is_named_with_the_extra_to_install(torch, monkeypatch, library):
-    monkeypatch.setattr("g10sim.capture.source.make_torchvision_importable", lambda: None)
+    monkeypatch.setattr("g10sim.capture.libraries.make_torchvision_importable", lambda: None)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(ConfigError, match=rf"capture needs {library}.*pip install 'g10sim\[capture\]'"):
         captured(f"{library}:resnet18")

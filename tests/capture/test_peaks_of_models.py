@@ -8,7 +8,8 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
 from g10sim.capture.attention import one_sequence_a_sample
-from g10sim.capture.libraries import hugging_face_builder, make_torchvision_importable
+from g10sim.capture.hugging_face import build_hugging_face
+from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.options import Sizes, StepOptions
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,7 @@ MODELS = (*NEW, "llama", "mixtral", "t5", "clip", "deepseek-v3", "mamba2", *REAL
 )
 def test_the_peak_of_a_model_agrees_with_pytorchs_memory_tracker(tracked_peak, name):
     make_torchvision_importable()
-    build = hugging_face_builder(name, Sizes(4, 64), StepOptions(), TINY.get(name, ()))
+    build = build_hugging_face(name, Sizes(4, 64), StepOptions(), TINY.get(name, ()))
     peak = peak_live_bytes(capture_step(build))
     with one_sequence_a_sample():  # on a device, too, samples are known to be one sequence each
         assert peak == pytest.approx(tracked_peak(build, {}), rel=0.01)
