@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from typer import Argument, Option
 
 from g10sim.capture.options import Otherwise, flag
+from g10sim.config.data import find_file
 from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Spec, descriptions
 from g10sim.errors import ConfigError
@@ -29,7 +30,10 @@ ResultsDirectory = Annotated[Path, Argument(help="Directory of results.")]
 CellNumber = Annotated[
     int | None, Option("--cell", min=0, help="Number of the cell.", show_default="the only one")
 ]
-TraceFile = Annotated[Path, Argument(help="Trace file.")]
+TraceFile = Annotated[Path, Argument(help="Trace file.", callback=lambda name: find_file(name))]
+TraceFiles = Annotated[
+    list[Path], Argument(help="Trace files.", callback=lambda names: list(map(find_file, names)))
+]
 TraceOutput = Annotated[Path, output_to("Trace file to write (.g10t).")]
 Scheduler = Annotated[
     str | None,

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from rich.markup import escape
 from rich.table import Table
-from typer import Argument, Option
+from typer import Option
 
 from g10sim.analysis.footprint import footprint_bytes, live_bytes, working_set_bytes
 from g10sim.analysis.timeline import Integers, kernel_starts
@@ -21,7 +21,7 @@ from g10sim.analysis.vitality import each_inactive_period, live_ranges
 from g10sim.analysis.work_check import check_work, unjudged
 from g10sim.cli import trace_facts
 from g10sim.cli.capture import capture, recapture
-from g10sim.cli.options import Json, TraceFile, output_to, sizes
+from g10sim.cli.options import Json, TraceFile, TraceFiles, output_to, sizes
 from g10sim.cli.output import console, say, say_json, show_table, warn
 from g10sim.cli.trace_files import block, export_app, models, place, reorder, retime, stages
 from g10sim.cli.trace_imports import import_app
@@ -51,7 +51,7 @@ _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 @app.command()
 def pools(
-    files: Annotated[list[Path], Argument(help="Trace files.")],
+    files: TraceFiles,
     output: Annotated[Path | None, output_to("Write the table as CSV, in bytes.")] = None,
 ) -> None:
     """Let every memory pool serve the allocations of a trace: load, footprint and what SmartPool saves."""

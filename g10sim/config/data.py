@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from g10sim.errors import ConfigError
+from g10sim.registry import nearest
 from g10sim.text import shown
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _MOST_SHOWN = 200
+_ALIKE = 0.7
+"""Share of letters that a name has in common with that of a bundled file which may be meant."""
+_FOLDERS = ("configs", "traces", "experiments")
 _WILDCARDS = frozenset("*?[")
 
 
@@ -26,8 +30,8 @@ def _directories(beside: Path | None) -> Iterator[Path]:
     yield data_path()
 
 
-def find_file(name: str, beside: Path | None = None) -> Path:
-    """Find a file named in a configuration.
+def find_file(name: str | Path, beside: Path | None = None) -> Path:
+    """Find a file named in a configuration, or in a command.
 
     A relative name is tried in the working directory, then in ``beside`` (the configuration's own
     directory), then in the bundled data. Raises ConfigError when there is none.
@@ -36,8 +40,8 @@ def find_file(name: str, beside: Path | None = None) -> Path:
     for path in candidates:
         if _is_file(path):
             return path
-    problem = f"found {shown(name, _MOST_SHOWN)}, which is no file in {_places(beside)}"
-    raise ConfigError(f"{problem}; allowed: an existing file")
+    problem = f"found {shown(str(name), _MOST_SHOWN)}, which is no file in {_places(beside)}"
+    raise ConfigError(f"{problem}{nearest(str(name), _bundled(), _ALIKE)}; allowed: an existing file")
 
 
 def find_files(pattern: str, beside: Path | None = None) -> list[tuple[str, Path]]:
@@ -64,6 +68,13 @@ def find_files(pattern: str, beside: Path | None = None) -> list[tuple[str, Path
             return [(str(path if anchor else path.relative_to(directory)), path) for path in found]
     text = f"found pattern {shown(pattern, _MOST_SHOWN)}, which matches no file in {_places(beside)}"
     raise ConfigError(f"{text}; allowed: existing files")
+
+
+def _bundled() -> Iterator[str]:
+    """Yield the names of the bundled files, as configurations give them."""
+    root = data_path()
+    for folder in _FOLDERS:
+        yield from (path.relative_to(root).as_posix() for path in (root / folder).rglob("*.*"))
 
 
 def _is_file(path: Path) -> bool:

@@ -145,8 +145,18 @@ def test_bad_options(run, arguments, message):
 
 
 def test_missing_file(run):
-    message = refused(run("trace", "info", "none.g10t"))
-    assert message == "none.g10t: cannot be read: No such file or directory; allowed: a readable file"
+    message = refused(run("trace", "info", "bert-base-b256-s129"))
+    assert message == (
+        "found 'bert-base-b256-s129', which is no file in the working directory or the bundled data "
+        "(did you mean 'traces/bert-base-b256-s128.g10t'?); allowed: an existing file"
+    )
+
+
+def test_bundled_trace_is_found_from_anywhere(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, output, _ = run("trace", "info", "traces/bert-base-b256-s128.g10t")
+    assert code == 0
+    assert "bert-base-uncased, batch size 256" in output
 
 
 def test_import(run, tmp_path):
