@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from g10sim.config.tiers import Tier
+from g10sim.hardware.door import Door
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Frames, Pool
 from g10sim.records import Location
@@ -27,7 +28,7 @@ def flash_pool(pages, page=4096):
 
 def memory_of(sizes, gpu, pools, page=4096, door=None):
     """Memory of a job that has a GPU of so many pages to itself."""
-    return Residency(sizes, Frames(gpu), page, pools, door)
+    return Residency(sizes, Frames(gpu), page, pools, door or Door())
 
 
 def moved(memory):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.links import Link, Topology
+from g10sim.records import Location
 
 
 def bound_machine(system: SystemSpec, gpu: int = 0) -> Machine:
@@ -12,18 +15,11 @@ def bound_machine(system: SystemSpec, gpu: int = 0) -> Machine:
     topology = Topology(system)
     numbers: dict[Link, int] = {}
 
-    def way(path: list[Link]) -> tuple[int, ...]:
-        return tuple(numbers.setdefault(link, len(numbers)) for link in path)
+    def ways(tier: Location) -> Iterator[tuple[int, ...]]:
+        for path in (topology.inward(gpu, tier), topology.outward(gpu, tier)):
+            yield tuple(numbers.setdefault(link, len(numbers)) for link in path)
 
-    stores = tuple(
-        Store(
-            tier.name,
-            tier.capacity,
-            way(topology.inward(gpu, tier.place)),
-            way(topology.outward(gpu, tier.place)),
-        )
-        for tier in system.all_tiers
-    )
+    stores = tuple(Store(tier.name, tier.capacity, *ways(tier.place)) for tier in system.all_tiers)
     limits = tuple(Limit(link.name, link.capacity) for link in numbers)
     memory = system.gpu.memory - system.gpu.beside_tensors
     return Machine(memory, system.gpu.page_size, system.gpu.clock, limits, stores)

@@ -94,12 +94,7 @@ class Counts:
     """True if the running kernel's pages that leave fault again."""
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        frames: Frames,
-        page_bytes: int,
-        pools: Sequence[Pool],
-        door: Door | None = None,
+        self, sizes: Sequence[int], frames: Frames, page_bytes: int, pools: Sequence[Pool], door: Door
     ) -> None:
         self.sizes = list(sizes)
         self.page_bytes = page_bytes
@@ -124,7 +119,7 @@ class Counts:
         self.frozen: frozenset[int] = frozenset()
         self.pageable: frozenset[int] = frozenset()
         self.pins = self.keeps_copies = False
-        self.door = door or Door()
+        self.door = door
 
     def describe(
         self,

@@ -56,6 +56,26 @@ class Share:
             link.left -= more
 
 
+class Message(Share):
+    """Bytes on their way between GPUs, or between a processor and memory, with which no pages move.
+
+    An access is that of a running kernel to tensors where they lie, or of the host's workers to its memory.
+    """
+
+    __slots__ = ("is_access", "order", "work")
+
+    def __init__(
+        self, links: list[Link], work: int, order: int, limit: int = 0, *, is_access: bool = False
+    ) -> None:
+        super().__init__(links, limit)
+        self.work, self.order, self.is_access = work, order, is_access
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether all of it has arrived."""
+        return self.work <= 0
+
+
 class _Edge:
     """A link of the tree: what crosses it in each direction, and what starting a copy takes (picoseconds).
 
@@ -118,6 +138,8 @@ class Topology:
         self._per_copy: dict[tuple[int, Location], int] = {}
         edges = dict.fromkeys(edge for path in self._edges for edge in path)
         self._duplex = [edge for edge in edges if edge.both is not None]
+        self.has_duplex = bool(self._duplex)
+        """True if something limits both directions of a link together."""
         self._both = {edge.both for edge in self._duplex}
         self._costly = [edge for edge in edges if edge.per_copy]
         for tier in system.all_tiers:
@@ -247,11 +269,6 @@ class Topology:
         """Picoseconds that starting one copy between a GPU and a place takes, summed over the links."""
         return self._per_copy.get((gpu, place), 0)
 
-    @property
-    def has_duplex(self) -> bool:
-        """Return whether something limits both directions of a link together."""
-        return bool(self._duplex)
-
     def crosses_duplex(self, path: Iterable[Link]) -> bool:
         """Return whether a path crosses something that limits both directions of a link together."""
         return any(link in self._both for link in path)
@@ -284,7 +301,7 @@ def share_max_min(shares: Sequence[Share]) -> None:
     """
     active = list(shares)
     if len(active) == 1:
-        _take_all(active[0])
+        take_all(active[0])
         return
     while active:
         _count_users(active)
@@ -308,8 +325,8 @@ def _count_users(active: list[Share]) -> None:
             link.users += 1
 
 
-def _take_all(share: Share) -> None:
-    """Give a flow without rivals the least of what its links have left, at most its limit."""
+def take_all(share: Share) -> None:
+    """Give a flow that is alone, or comes first, all that its links have left, at most its limit."""
     narrowest, level, links = None, 0, share.links
     for link in links:
         left = link.left // links.count(link)
@@ -320,19 +337,6 @@ def _take_all(share: Share) -> None:
     else:
         share.rate, share.bottleneck = level, narrowest
     share.use_links()
-
-
-def share_alone(share: Share) -> None:
-    """Give the only flow there is all that its links can carry."""
-    for link in share.links:
-        link.left = link.capacity
-    _take_all(share)
-
-
-def share_in_order(shares: Sequence[Share]) -> None:
-    """Serve flows one after another: each takes all that its links have left for it."""
-    for share in shares:
-        _take_all(share)
 
 
 def _lowest_level(active: list[Share]) -> tuple[int, Link | None]:

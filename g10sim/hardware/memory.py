@@ -6,6 +6,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
 from itertools import chain
+from typing import Final, NamedTuple
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.counts import GPU, NONE, Counts
@@ -16,6 +17,18 @@ from g10sim.hardware.runs import Run
 from g10sim.records import ContiguousRecord, Location
 
 Rate = Callable[[int, Location], int]
+
+
+class Departure(NamedTuple):
+    """Options of an eviction: see the move ``Evict``. No more than that many ``pages`` leave."""
+
+    until: int | None = None
+    density: float | None = None
+    is_clean: bool = False
+    pages: int | None = None
+
+
+AT_ONCE: Final = Departure()
 
 
 class Residency(Counts):
@@ -146,7 +159,6 @@ class Residency(Counts):
     def place(self, tensor: int, location: Location) -> None:
         """Put a tensor without contents somewhere before time starts. Raises CapacityError."""
         self.door.enter()
-        location = self._home(tensor, location)
         count = self.absent[tensor]
         self.absent[tensor] = 0
         if location is GPU:
@@ -157,10 +169,6 @@ class Residency(Counts):
             self.pools[location].place(self, tensor, count)
         self.pages[location][tensor] += count
 
-    def _home(self, tensor: int, location: Location) -> Location:
-        """Return where a tensor that is to lie at a location does before time starts."""
-        return location
-
     def demand(self, tensor: int, rate: Rate | None = None) -> None:
         """Ask for what a kernel waits for; ``rate`` gives (pages, place) a limit in bytes/second."""
         self._enqueue(self.queues.fault, tensor, rate)
@@ -169,25 +177,18 @@ class Residency(Counts):
         """Ask for what is elsewhere to come in, and for what has no contents to be allocated."""
         self._enqueue(self.queues.prefetch, tensor)
 
-    def request_eviction(
-        self,
-        tensor: int,
-        target: Location,
-        *,
-        until: int | None = None,
-        density: float | None = None,
-        is_clean: bool = False,
-        pages: int | None = None,
-    ) -> None:
-        """Ask for a tensor's resident pages to go to a memory tier; see ``Evict`` for the options.
+    def request_eviction(self, tensor: int, target: Location, how: Departure = AT_ONCE) -> None:
+        """Ask for a tensor's resident pages to go to a memory tier.
 
-        No more than that many ``pages``; clean ones that came from there are there at once, if there is room.
-        Raises InvariantError for what only whole tensors can do.
+        Clean ones that came from there are there at once, if there is room. Raises InvariantError for what
+        only whole tensors can do.
         """
         self.door.enter()
-        if until is not None or density is not None:
+        if how.until is not None or how.density is not None:
             raise InvariantError(f"tensor {tensor}: pages that leave cannot be read or compressed")
-        count = self.idle[tensor] if pages is None else min(pages, self.idle[tensor])
+        count, is_clean = self.idle[tensor], how.is_clean
+        if how.pages is not None:
+            count = min(how.pages, count)
         if kept := self.kept_in(tensor, 1, target):
             target, is_clean = kept, True
         if is_clean and self.copies[tensor] is target:
@@ -266,7 +267,7 @@ class Mapped(Residency):
         frames: Frames,
         page_bytes: int,
         pools: Sequence[Pool],
-        door: Door | None = None,
+        door: Door,
         chunks: Sequence[Sequence[int]] = (),
     ) -> None:
         super().__init__(sizes, frames, page_bytes, pools, door)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
-
-from simpy import Event
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import InvariantError, PolicyError, UnsupportedError
 from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
-from g10sim.hardware.gpu_memory.allocators.space import Allocator, ContiguousSpace
+from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import (
@@ -32,10 +29,10 @@ from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Place, PlannedPlace, Policy
 from g10sim.records import Location, StallReason
 from g10sim.sim.accounts.ledger import Execution
-from g10sim.sim.accounts.owners import WaitLog, fault_reason
+from g10sim.sim.accounts.owners import fault_reason
 from g10sim.sim.context import JobContext, Machine
 from g10sim.sim.moves.reactions import Reactions
-from g10sim.sim.stages.fetching import Arrival, Fetching
+from g10sim.sim.stages.fetching import Fetching
 from g10sim.sim.stages.working_set import free_room
 from g10sim.sim.view import View
 from g10sim.trace.model import Tensor, Trace
@@ -85,9 +82,10 @@ def contiguous_memory(
     pages = [-(-tensor.size_bytes // page) for tensor in trace.tensors]
     moved, expanded = _compressed(policy, job, plan, pages, page)
     factor = policy.requirements.published_memory_factor if behaviour.copy_memory == "published" else 1
+    room, pool = system.gpu.memory // page * factor, policy.requirements.caching_pool
     blocks = Blocks(
         sizes=moved,
-        allocator=_allocator(policy, system.gpu.memory // page * factor, page, frames),
+        allocator=ContiguousSpace(room, frames) if pool is None else CachingPool(room, page, pool),
         rules=[
             _rule(place, policy, tensor, page) for place, tensor in zip(places, trace.tensors, strict=True)
         ],
@@ -99,7 +97,6 @@ def contiguous_memory(
         returns_between_kernels=policy.requirements.returns_space == "between_kernels",
         expanded=expanded,
         scratch_pages=max((pages[i] for i, at in enumerate(places) if at is Place.BUFFER), default=0),
-        shared=frames,
     )
     memory = Contiguous(page, pools, door, blocks)
     memory.describe(trace.frozen)
@@ -144,13 +141,6 @@ def move_in(memory: Contiguous, trace: Trace, policy: Policy) -> None:
         )
 
 
-def _allocator(policy: Policy, capacity_pages: int, page_bytes: int, frames: Frames | None) -> Allocator:
-    pool = policy.requirements.caching_pool
-    if pool is None:
-        return ContiguousSpace(capacity_pages, frames)
-    return CachingPool(capacity_pages, page_bytes, pool, frames)
-
-
 def _rule(place: Place | PlannedPlace, policy: Policy, tensor: Tensor, page_bytes: int) -> FitRule | None:
     if isinstance(place, Place):
         return _RULES.get(place)
@@ -168,6 +158,8 @@ def _rule(place: Place | PlannedPlace, policy: Policy, tensor: Tensor, page_byte
 
 class WholeFetching(Fetching):
     """Brings the data of kernels that wait until every tensor that they use is on the GPU as a whole."""
+
+    _waits_alone = False
 
     def __init__(self, context: JobContext, view: View, reactions: Reactions) -> None:
         if not isinstance(context.memory, Contiguous):
@@ -189,11 +181,8 @@ class WholeFetching(Fetching):
         }
         found = []
         for kernel in trace.kernels:
-            order = policy.allocation_order(kernel)
-            found.append(tuple(tensor for tensor in order if tensor in waited_for))
-        for kernel, tensors in zip(trace.kernels, found, strict=True):
-            forgotten = waited_for.intersection(kernel.tensors).difference(tensors)
-            if forgotten:
+            found.append(tuple(filter(waited_for.__contains__, policy.allocation_order(kernel))))
+            if forgotten := waited_for.intersection(kernel.tensors).difference(found[-1]):
                 raise PolicyError(
                     f"policy '{policy.name}', kernel {kernel.id}: allocation_order leaves out tensor "
                     f"'{trace.tensors[min(forgotten)].name}'; allowed: all tensors of the kernel"
@@ -202,9 +191,9 @@ class WholeFetching(Fetching):
 
     def has_all(self) -> bool:
         """Return whether the kernel that is held has all its data, and waits for nothing else."""
-        return not self._memory.awaits and self._has_arrived()
+        return not self._memory.awaits and self._has_come()
 
-    def _has_arrived(self) -> bool:
+    def _has_come(self) -> bool:
         return all(map(self._space.is_usable, self._memory.needed))
 
     def _has_joined(self) -> bool:
@@ -213,27 +202,20 @@ class WholeFetching(Fetching):
                 self._make_room()
         return super()._has_joined()
 
-    def fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Ask for what is missing, and again for what leaves meanwhile, until all is there."""
-        tensors = self.tensors[execution.kernel]
-        if self._memory.awaits:
-            yield from self.synchronize(waits)
+    def _ask(self, execution: Execution) -> None:
         self._demanded.clear()
-        self._demand(tensors)
-        arrival = Arrival(self, tensors, waits)
-        if not self._has_arrived():
-            yield self._fabric.until(arrival.is_over, self.describe_wait, self._number)
+        self._demand()
 
-    def have_come(self, tensors: Sequence[int]) -> bool:
-        """Demand tensors that are away once more; return whether the kernel has all its data."""
-        self._demand(tensors)
-        return self._has_arrived()
+    def _looks_again(self) -> bool:
+        """Ask again for what left meanwhile."""
+        self._demand()
+        return super()._looks_again()
 
-    def _demand(self, tensors: Collection[int]) -> None:
+    def _demand(self) -> None:
         """Ask for tensors that are away, and make room for them; remember from where they come."""
         memory = self._memory
         with self._fabric.alter(self._number):
-            for tensor in tensors:
+            for tensor in self._wanted:
                 if memory.idle[tensor] == memory.sizes[tensor]:
                     continue
                 origin = next((place for place in memory.origins if memory.pages[place][tensor]), None)
@@ -276,12 +258,8 @@ class WholeFetching(Fetching):
 
     def describe_wait(self) -> UnsupportedError:
         """Describe a wait without end: for space, and what holds it, or for copies that find no room."""
-        memory, space, trace, page = (
-            self._memory,
-            self._space,
-            self._context.job.trace,
-            self._memory.page_bytes,
-        )
+        memory, space, trace = self._memory, self._space, self._context.job.trace
+        page = memory.page_bytes
         kernel = trace.kernels[self._view.kernel]
         where = f"policy '{self._context.policy.name}', kernel {kernel.id} ({kernel.name}) of '{trace.model}'"
         if not space.waiting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from operator import attrgetter
 
 from simpy.core import StopSimulation
@@ -15,7 +16,7 @@ from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.run import AUTO, most_iterations
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.errors import ConfigError, InvariantError, UnsupportedError
+from g10sim.errors import ConfigError, InvariantError
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.memory import Mapped, Residency
@@ -33,17 +34,16 @@ from g10sim.sim.accounts.iterations import Iterations, are_replicas, with_number
 from g10sim.sim.accounts.recorder import Recorder
 from g10sim.sim.address_map import address_map
 from g10sim.sim.addresses import OwnAddresses, PooledAddresses
-from g10sim.sim.beside.cpu import check_cpu
-from g10sim.sim.beside.peers import GradientExchange, Peers, StageTransfers
+from g10sim.sim.beside.peers import GradientExchange, StageTransfers
 from g10sim.sim.context import JobContext, Machine
 from g10sim.sim.contiguous import contiguous_memory, simulated_job
 from g10sim.sim.executor import JobRun
 from g10sim.sim.fabric import Clock, Fabric
-from g10sim.sim.flash import check_flash, tell_deaths
 from g10sim.sim.gpu import Allotment, CopyContention, Gpu
 from g10sim.sim.hooks import asked, kind_of, plans_of
 from g10sim.sim.moves.named_tensors import NamedTensors
 from g10sim.sim.preparation import settled, with_chosen_kernels
+from g10sim.sim.refusals import check_cpu, check_flash, check_sharing
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each
 from g10sim.trace.workload import Job, Workload
@@ -78,7 +78,7 @@ def run(
     workload, system = with_numbers(workload, behaviour), without_contexts(workload, system)
     if behaviour.tensor_order == "use":
         workload = workload.in_order_of_use()
-    _check_sharing(workload, policy, behaviour)
+    check_sharing(workload, policy, behaviour)
     check_cpu(workload, system, policy, behaviour)
     check_flash(workload, system, policy, behaviour)
     setup = _Setup(system, policy, behaviour, (), check=check)
@@ -111,23 +111,6 @@ def _simulate(given: Workload, setup: _Setup) -> RunRecords:
     return replace(records, note=note, tiers=system.kinds)
 
 
-def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec) -> None:
-    """Refuse what serves one job per GPU at a time where jobs share one.
-
-    Raises UnsupportedError for a policy, ConfigError for a behaviour.
-    """
-    if workload.sharing.compute == "exclusive":
-        return
-    found = f"workload.sharing.compute: found '{workload.sharing.compute}'"
-    if policy.requirements.caching_pool is not None:
-        raise UnsupportedError(
-            f"{found} under policy '{policy.name}', whose pool takes GPU memory in chunks for one job; "
-            "allowed: exclusive, or an allocator without a pool"
-        )
-    if behaviour.transfers == "batched":
-        raise ConfigError(f"{found} with compat.transfers 'batched'; allowed: exclusive, or fluid transfers")
-
-
 class _Simulation:
     """One run from time 0 until every job has ended."""
 
@@ -153,24 +136,17 @@ class _Simulation:
         fabric = Fabric(Clock(one_process=is_one), transfers, self._door)
         cpus = [Allotment(fabric.clock, 1) for _ in system.host.sockets or (None,)]
         alike, several = are_replicas(workload), len(jobs) > 1
-        self._machine = Machine(
-            fabric,
-            system,
-            behaviour,
-            recorder,
-            checker,
-            workload.sharing,
-            cpus,
-            has_replicas=several and alike,
-            is_mixed=not alike,
-        )
+        parts = fabric, system, behaviour, recorder, checker, workload.sharing, cpus
+        self._machine = Machine(*parts, has_replicas=several and alike, is_mixed=not alike)
         self._frames = self._shared_frames(workload)
         self._exchange = self._gradient_exchange(workload)
-        peers = self._exchange or self._stage_transfers(workload)
+        self._peers = self._exchange or self._stage_transfers(workload)
         with fabric.alter():
-            self._jobs = list(self._job_runs(workload, given, plans, peers))
+            self._jobs = list(self._job_runs(workload, given, plans))
         recorder.name_tensors({number: job.given_id_at for number, job in enumerate(self._jobs)})
-        tell_deaths(self._pools, self._jobs)
+        for pool, job in product(self._pools, self._jobs):
+            if isinstance(pool, FlashPool):
+                pool.expect_deaths(job.memory, job.death_of)
 
     def _gradient_exchange(self, workload: Workload) -> GradientExchange | None:
         """Return what data-parallel replicas exchange gradients by. Raises ConfigError for what cannot be."""
@@ -201,11 +177,7 @@ class _Simulation:
         return transfers
 
     def _job_runs(
-        self,
-        workload: Workload,
-        given: Workload,
-        plans: Collection[MigrationPlan | None],
-        peers: Peers | None,
+        self, workload: Workload, given: Workload, plans: Collection[MigrationPlan | None]
     ) -> Iterator[JobRun]:
         """Yield every job with its memory; those without a number of iterations decide together."""
         jobs, behaviour = workload.jobs, self._behaviour
@@ -230,7 +202,7 @@ class _Simulation:
                     plan=plan,
                     machine=self._machine,
                     exchange=self._exchange,
-                    peers=peers,
+                    peers=self._peers,
                 )
             )
 
@@ -317,13 +289,6 @@ class _Simulation:
                 capacities[job.gpu] += sum(job.trace.page_sizes(page))
         return tuple(Frames(capacity) for capacity in capacities)
 
-    def _gpu(self, number: int) -> Gpu:
-        spec, sharing = self._system.gpu, self._machine.sharing
-        pages = spec.memory // spec.page_size
-        if self._frames:
-            pages = self._frames[number].capacity_pages
-        return Gpu(self._machine.fabric.clock, sharing, spec.clock, pages)
-
     def _slow_by_copies(self, gpus: Sequence[Gpu]) -> None:
         """Let copies slow down the kernels of GPUs that have jobs, where the system says so."""
         fabric, spec = self._machine.fabric, self._system.gpu.copy_contention
@@ -332,13 +297,13 @@ class _Simulation:
         jobs: dict[int, list[int]] = {}
         for number, job in enumerate(self._jobs):
             jobs.setdefault(job.job.gpu, []).append(number)
-        used = {number: gpus[number] for number in jobs}
-        fabric.watch(CopyContention(fabric.transfers, used, jobs, spec.share).update)
+        fabric.watch(CopyContention(fabric.transfers, gpus, jobs, spec.share).update)
 
     def run(self) -> RunRecords:
         machine = self._machine
         fabric, clock = machine.fabric, machine.fabric.clock
-        gpus = [self._gpu(number) for number in range(self._system.gpu.count)]
+        spec, places = self._system.gpu, [frames.capacity_pages for frames in self._frames]
+        gpus = [Gpu(clock, machine.sharing, spec.clock, count) for count in places or [1] * spec.count]
         self._slow_by_copies(gpus)
         if self._exchange is not None:
             clock.process(self._exchange.run())

@@ -28,7 +28,7 @@ from g10sim.sim.stages.fetching import Fetching
 from g10sim.sim.stages.in_place import InPlace
 from g10sim.sim.stages.recomputation import Recomputation
 from g10sim.sim.stages.working_set import check_working_sets, count_faults, dominant_reason, released_after
-from g10sim.sim.view import PooledView, View
+from g10sim.sim.view import View, kernels_to_next_use
 from g10sim.trace.model import Kernel
 
 
@@ -51,10 +51,17 @@ class JobRun:
         self._measured = trace.durations_cycles(clock)
         self._own = list(self._measured)
         self._starts = [0, *accumulate(self._measured)]
-        shown, dropped = PooledView if context.addresses.are_shared else View, self._recomputation.dropped
-        self._view = shown(context, dropped, self._measured, self._own)
+        dropped = self._recomputation.dropped
+        self._view = View(context, dropped, self._measured, self._own)
         stores = HostStores(context) if trace.cpu_kernels else None
-        self._migrator = Migrator(context, self._view, self._recomputation, stores)
+        self._whole = memory if isinstance(memory, Contiguous) else None
+        self._releases = (
+            behaviour.dead_tensors == "released"
+            and not context.policy.requirements.unlimited_memory
+            and not context.addresses.are_shared
+        )
+        dying = released_after(trace) if self._releases or self._whole else [()] * len(trace.kernels)
+        self._migrator = Migrator(context, self._view, self._recomputation, dying, stores)
         self._delayed = DelayedMoves(trace, self._migrator, self._fabric)
         self._ledger = Ledger(context)
         slowed = machine.system.gpu.copy_contention and machine.sharing.compute == "exclusive"
@@ -67,34 +74,30 @@ class JobRun:
         self._replans = self._reactions.has("on_iteration_start")
         touched = context.addresses.touched()
         check_working_sets(context.addresses.trace, touched, memory)
-        self._whole = memory if isinstance(memory, Contiguous) else None
         if self._whole is None:
             self._fetching = Fetching(context, self._view, touched)
         else:
             self._fetching = WholeFetching(context, self._view, self._reactions)
         self._tensors = self._fetching.tensors
-        self._releases = (
-            behaviour.dead_tensors == "released"
-            and not context.policy.requirements.unlimited_memory
-            and not context.addresses.are_shared
-        )
-        self._dying = released_after(trace) if self._releases or self._whole else [()] * len(trace.kernels)
-        release, make_room = self._migrator.release, self._fetching.make_room
-        self._beside = WorkBeside(context, self._dying, release, stores, make_room)
+        release, make_room = self._migrator.release_dying, self._fetching.make_room
+        self._beside = WorkBeside(context, release, stores, make_room)
         self._victims = RecencyVictims(context, dropped)
         if self._reactions.has("choose_victims"):
-            self._victims = NominatedVictims(context, dropped, self._view, self._reactions.nominate)
+            self._victims = NominatedVictims(context, dropped, self._reactions)
         self._computes_since: int | None = None
-
-    @property
-    def kernel(self) -> int:
-        """Kernel that is about to start, or running."""
-        return self._view.kernel
 
     def given_id_at(self, place: int) -> int:
         """Return the id in the trace's file of the tensor whose contents lie at a range of addresses."""
         tensor, given = self.addresses.tensor_at(place), self.job.trace.given_ids
         return given[tensor] if given else tensor
+
+    def death_of(self, place: int) -> float:
+        """Tell when a copy of what lies at a range, made now, will not be needed any more: when it is used.
+
+        A position in the iteration from 0 to 1; what is written together and has the same one dies together.
+        """
+        trace, now = self.addresses.trace, self._view.kernel
+        return (now + kernels_to_next_use(trace, place, now)) % len(trace.kernels) / len(trace.kernels)
 
     def run(self, gpu: Gpu) -> Generator[Event, Any, None]:
         """SimPy process: wait for arrival and for the GPU, run all iterations, leave the GPU empty."""
@@ -161,11 +164,8 @@ class JobRun:
             if self._recomputation.dropped:
                 yield from self._recompute(iteration, kernel, waits)
             yield from self._execute(iteration, kernel, start, waits)
-        cpu, exchanged = self._beside.since(before)
-        record = self._ledger.close_iteration(
-            iteration, self._clock.cycle, state=self._snapshot(), cpu=cpu, exchanged=exchanged
-        )
-        self.context.iterations.ended(record)
+        found = self._snapshot(), self._beside.since(before)
+        self.context.iterations.ended(self._ledger.close_iteration(iteration, self._clock.cycle, *found))
 
     def _snapshot(self) -> Snapshot:
         """Return the state at the end of an iteration."""
@@ -363,7 +363,7 @@ class JobRun:
         if self.memory.keeps_copies:
             for tensor in self._kernels[kernel].outputs:
                 self.memory.written(self.addresses.held(tensor))
-        self._migrator.release(self._dying[kernel])
+        self._migrator.release_dying(kernel)
         self.memory.end_kernel(kernel)
         self.addresses.leave(kernel)
         self._react_at_end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 from itertools import count as counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from simpy import Environment, Event, Timeout
 from simpy.core import SimTime
@@ -76,13 +76,16 @@ class Timer(Timeout):
         self.callbacks.append(callback)
 
 
+Stuck: TypeAlias = Callable[[], str | G10SimError]
+
+
 class _Wait(NamedTuple):
     """A wait as ``Fabric.until`` begins it."""
 
     event: Event | None
     job: int | None
     done: Callable[[], bool]
-    stuck: Callable[[], str | G10SimError]
+    stuck: Stuck
 
 
 class Fabric:
@@ -139,12 +142,7 @@ class Fabric:
         self._door.is_open = self._depth > 0
 
     def until(
-        self,
-        done: Callable[[], bool],
-        stuck: Callable[[], str | G10SimError],
-        job: int | None = None,
-        *,
-        is_alone: bool = False,
+        self, done: Callable[[], bool], stuck: Stuck, job: int | None = None, *, is_alone: bool = False
     ) -> Event:
         """Return an event that happens once ``done``, called after each change, is true.
 

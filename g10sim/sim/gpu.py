@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -59,16 +59,16 @@ def admission_bytes(trace: Trace, sharing: SharingSpec) -> int:
 class Gpu:
     """One GPU. Jobs run on it one at a time, in order of arrival, or side by side if memory admits them.
 
+    Each takes up some of its ``places``, which are the pages of a GPU that jobs share, and else one.
     ``compute`` shares its time. ``working_sets`` are the pages that waiting and running kernels of several
     jobs hold for their working sets; None if one job has the memory to itself.
     """
 
-    def __init__(self, clock: Clock, sharing: SharingSpec, clock_hz: int, capacity_pages: int) -> None:
+    def __init__(self, clock: Clock, sharing: SharingSpec, clock_hz: int, places: int) -> None:
         self.compute = make_compute(clock, sharing, clock_hz)
         is_shared = sharing.compute != "exclusive"
-        self.working_sets = Allotment(clock, capacity_pages) if is_shared else None
-        self._sharing, self._places = sharing, capacity_pages if is_shared else 1
-        self._jobs = Allotment(clock, self._places)
+        self.working_sets = Allotment(clock, places) if is_shared else None
+        self._sharing, self._places, self._jobs = sharing, places, Allotment(clock, places)
         self._refuses = is_shared and sharing.admission == "refuse"
 
     def pages_of(self, trace: Trace, page_bytes: int) -> int:
@@ -101,20 +101,17 @@ class CopyContention:
     """
 
     def __init__(
-        self,
-        transfers: FluidTransfers,
-        gpus: Mapping[int, Gpu],
-        jobs: Mapping[int, Iterable[int]],
-        share: float,
+        self, transfers: FluidTransfers, gpus: Sequence[Gpu], jobs: Mapping[int, Iterable[int]], share: float
     ) -> None:
+        """``jobs`` are those of each GPU that has any."""
         self._transfers, self._gpus, self._jobs, self._share = transfers, gpus, jobs, share
-        self._paces = dict.fromkeys(gpus, Fraction(1))
+        self._paces = dict.fromkeys(jobs, Fraction(1))
 
     def update(self) -> None:
         """Let kernels go on at the pace that copies leave them."""
-        for number, gpu in self._gpus.items():
-            pace = Fraction(round((1 - self._share * self._transfers.link_use(number)) * _STEPS), _STEPS)
-            if pace != self._paces[number]:
-                self._paces[number] = pace
-                for job in self._jobs[number]:
-                    gpu.compute.set_pace(job, pace)
+        for gpu, jobs in self._jobs.items():
+            pace = Fraction(round((1 - self._share * self._transfers.link_use(gpu)) * _STEPS), _STEPS)
+            if pace != self._paces[gpu]:
+                self._paces[gpu] = pace
+                for job in jobs:
+                    self._gpus[gpu].compute.set_pace(job, pace)

@@ -24,7 +24,8 @@ def kernels_to_next_use(trace: Trace, tensor: int, kernel: int) -> int:
 class View:
     """Implements ``g10sim.policies.interface.policy.PolicyView`` for one job.
 
-    ``measured`` and ``own`` are the cycles of its kernels so far.
+    ``measured`` and ``own`` are the cycles of its kernels so far. Of tensors that take turns at ranges of
+    addresses, one that is not alive has what lies in the ranges that it will get, as far as that is dead.
     """
 
     def __init__(
@@ -33,9 +34,12 @@ class View:
         self._sending, self._addresses = context.sending, context.addresses
         self._job, self._gpu, self._trace = context.number, context.gpu, context.job.trace
         self._memory, self._clock = context.memory, context.fabric.clock
+        page_bytes, is_shared = self._memory.page_bytes, self._addresses.are_shared
+        self._pages = self._trace.page_sizes(page_bytes) if is_shared else self._memory.sizes
         self._measured, self._own, self._dropped = measured, own, dropped
         self._places = {pool.tier.name: place for place, pool in self._memory.pools.items()}
         self._iteration = self._kernel = 0
+        self._changes, self._free_bytes = -1, 0
 
     def enter(self, iteration: int, kernel: int) -> None:
         """Say which kernel is about to start (for the executor)."""
@@ -73,8 +77,13 @@ class View:
 
     @property
     def free_bytes(self) -> int:
-        """Empty GPU memory."""
-        return self._memory.frames.free * self._memory.page_bytes
+        """Empty GPU memory, and what was discarded."""
+        memory = self._memory
+        if memory.door.changes != self._changes:
+            discarded = sum(map(memory.idle.__getitem__, self._addresses.discarded))
+            self._changes = memory.door.changes
+            self._free_bytes = (memory.frames.free + discarded) * memory.page_bytes
+        return self._free_bytes
 
     @property
     def largest_hole_bytes(self) -> int:
@@ -104,7 +113,10 @@ class View:
 
     def _bytes(self, tensor: int, counts: Sequence[int]) -> int:
         """Bytes of a tensor that memory counts at a place."""
-        return counts[tensor] * self._memory.page_bytes
+        spans = self._addresses.open_to(tensor)
+        if len(spans) == 1:  # most tensors have one range
+            return counts[spans[0]] * self._memory.page_bytes
+        return sum([counts[span] for span in spans]) * self._memory.page_bytes
 
     def bytes_in(self, tensor: int, tier: str) -> int:
         """Bytes of a tensor in a tier and not in transfer; 0 for one that the system does not have."""
@@ -113,9 +125,7 @@ class View:
 
     def away_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in all memory tiers together and not in transfer."""
-        memory = self._memory
-        here = memory.absent[tensor] + memory.idle[tensor] + memory.moving[tensor]
-        return (memory.sizes[tensor] - here) * memory.page_bytes
+        return sum([self._bytes(tensor, self._memory.pages[tier]) for tier in self._memory.tiers])
 
     @property
     def measured_cycles(self) -> tuple[int, ...]:
@@ -129,7 +139,7 @@ class View:
 
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""
-        return self._memory.sizes[tensor] * self._memory.page_bytes
+        return self._pages[tensor] * self._memory.page_bytes
 
     def resident_bytes(self, tensor: int) -> int:
         """Bytes of a tensor on the GPU and not in transfer."""
@@ -149,7 +159,7 @@ class View:
 
     def is_whole(self, tensor: int) -> bool:
         """Return whether all of a tensor is on the GPU and not in transfer."""
-        return self._memory.idle[tensor] == self._memory.sizes[tensor]
+        return self.resident_bytes(tensor) == self.size_bytes(tensor)
 
     @property
     def whole_tensors(self) -> frozenset[int]:
@@ -160,7 +170,7 @@ class View:
 
     def is_needed(self, tensor: int) -> bool:
         """Return whether the current kernel needs the tensor."""
-        return tensor in self._memory.needed
+        return not self._memory.needed.isdisjoint(self._addresses.held(tensor))
 
     def is_dropped(self, tensor: int) -> bool:
         """Return whether the tensor was dropped and will be computed again."""
@@ -173,54 +183,3 @@ class View:
     def next_use(self, tensor: int) -> int:
         """Kernels until the tensor is used again after the current one, at least 1."""
         return kernels_to_next_use(self._trace, tensor, self._kernel)
-
-
-class PooledView(View):
-    """A view for tensors that take turns at ranges of addresses, which are what memory knows.
-
-    A tensor that is not alive has what lies in the ranges that it will get, as far as that is dead.
-    """
-
-    def __init__(
-        self, context: JobContext, dropped: Container[int], measured: Sequence[int], own: Sequence[int]
-    ) -> None:
-        super().__init__(context, dropped, measured, own)
-        self._pages = self._trace.page_sizes(self._memory.page_bytes)
-        self._changes, self._discarded_bytes = -1, 0
-
-    def _bytes(self, tensor: int, counts: Sequence[int]) -> int:
-        places = self._addresses.open_to(tensor)
-        if len(places) == 1:  # most tensors have one range
-            return counts[places[0]] * self._memory.page_bytes
-        return sum([counts[place] for place in places]) * self._memory.page_bytes
-
-    @property
-    def free_bytes(self) -> int:
-        """Empty GPU memory, and what was discarded."""
-        memory = self._memory
-        if memory.door.changes != self._changes:
-            self._changes = memory.door.changes
-            pages = sum(map(memory.idle.__getitem__, self._addresses.discarded))
-            self._discarded_bytes = pages * memory.page_bytes
-        return super().free_bytes + self._discarded_bytes
-
-    def away_bytes(self, tensor: int) -> int:
-        """Bytes of a tensor in all memory tiers together and not in transfer."""
-        places, pages = self._addresses.open_to(tensor), self._memory.pages
-        found = sum([pages[tier][place] for tier in self._memory.tiers for place in places])
-        return found * self._memory.page_bytes
-
-    def size_bytes(self, tensor: int) -> int:
-        """Size of a tensor in whole pages."""
-        return self._pages[tensor] * self._memory.page_bytes
-
-    def is_whole(self, tensor: int) -> bool:
-        """Return whether all of a tensor is on the GPU and not in transfer."""
-        places, idle = self._addresses.open_to(tensor), self._memory.idle
-        if len(places) == 1:
-            return idle[places[0]] == self._pages[tensor]
-        return sum([idle[place] for place in places]) == self._pages[tensor]
-
-    def is_needed(self, tensor: int) -> bool:
-        """Return whether the current kernel needs the tensor."""
-        return not self._memory.needed.isdisjoint(self._addresses.held(tensor))

@@ -63,7 +63,7 @@ class Bench:
             if place != NONE:
                 self.memory.place(tensor, place)
         self.moves = []
-        self.transfers = kind(system, GPG, lambda *move: self.moves.append(move), door)
+        self.transfers = kind(system, GPG, lambda move, *rest: self.moves.append((*move, *rest)), door)
         self.transfers.attach(0, 0, self.memory, ByAge(worthless))
         self.now = -1
 

@@ -6,6 +6,7 @@ from test_door import contiguous, leave
 
 from g10sim.hardware.door import Door
 from g10sim.hardware.host_memory.compression import Expanded
+from g10sim.hardware.memory import Departure
 
 
 def test_an_index_stays_while_its_tensor_is_away_and_goes_with_it():
@@ -22,7 +23,7 @@ def test_an_index_stays_while_its_tensor_is_away_and_goes_with_it():
 @pytest.mark.parametrize("until", [None, 3])
 def test_a_tensor_that_is_called_back_is_held_for_no_kernel(until):
     memory = contiguous(Door())
-    memory.request_eviction(0, HOST, until=until)
+    memory.request_eviction(0, HOST, Departure(until=until))
     memory.cancel(0)
     assert not memory.queues.evict[HOST]
     leave(memory)

@@ -13,7 +13,7 @@ from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import first_fit_left
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory
-from g10sim.hardware.memory import Mapped, Residency
+from g10sim.hardware.memory import Departure, Mapped, Residency
 from g10sim.hardware.runs import Run
 
 PAGE = 1000
@@ -66,7 +66,7 @@ def move(memory, queue, source, target):
 
 def leave(memory, tensor=0, **options):
     """Let a tensor go to host memory, up to the last page."""
-    memory.request_eviction(tensor, HOST, **options)
+    memory.request_eviction(tensor, HOST, Departure(**options))
     move(memory, memory.queues.evict[HOST], GPU, HOST)
 
 
@@ -148,13 +148,13 @@ CASES = [
             "request_eviction of a tensor that may be read",
             contiguous,
             nothing,
-            lambda memory: memory.request_eviction(0, HOST, until=1),
+            lambda memory: memory.request_eviction(0, HOST, Departure(until=1)),
         ),
         (
             "request_eviction of a clean tensor",
             contiguous,
             nothing,
-            lambda memory: memory.request_eviction(0, HOST, is_clean=True),
+            lambda memory: memory.request_eviction(0, HOST, Departure(is_clean=True)),
         ),
         ("reserve_scratch", contiguous, nothing, lambda memory: memory.reserve_scratch(first_fit_left)),
         (
@@ -173,7 +173,7 @@ CASES = [
         (
             "drop_compression",
             contiguous,
-            lambda memory: memory.request_eviction(0, HOST, density=0.1),
+            lambda memory: memory.request_eviction(0, HOST, Departure(density=0.1)),
             lambda memory: memory.drop_compression(),
         ),
         ("discard of what leaves", unrecalled, fetch_and_evict, lambda memory: memory.discard(0)),

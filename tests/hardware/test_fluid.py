@@ -45,7 +45,7 @@ class Bench:
         self.host, self.flash = pools
         self.moves = []
         self.now = 0
-        self.transfers = FluidTransfers(system, pools, lambda *move: self.moves.append(move), door=door)
+        self.transfers = FluidTransfers(system, pools, self.see, door=door)
         self.memories = []
         for gpu, places in enumerate(jobs):
             pages = [count for count, _ in places]
@@ -56,6 +56,9 @@ class Bench:
             self.memories.append(memory)
             self.victims = OldestFirst(worthless)
             self.transfers.attach(gpu, gpu, memory, self.victims)
+
+    def see(self, moved, *rest):
+        self.moves.append((*moved, *rest))
 
     @property
     def memory(self):

@@ -8,6 +8,7 @@ from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool
 
 from g10sim.config.tiers import Tier
 from g10sim.errors import CapacityError, InvariantError
+from g10sim.hardware.memory import Departure
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.runs import Run
 from g10sim.records import Location
@@ -49,9 +50,8 @@ def test_every_observer_gets_the_peak_since_it_began_to_watch():
 def test_pages_cannot_be_read_or_compressed_while_they_leave():
     memory = memory_of()
     for way in ({"until": 3}, {"density": 0.5}):
-        wanted = {"until": None, "density": None, "is_clean": False, "pages": None} | way
         with pytest.raises(InvariantError, match="tensor 0: pages that leave cannot be read"):
-            memory.request_eviction(0, HOST, **wanted)
+            memory.request_eviction(0, HOST, Departure(**way))
 
 
 def test_tensors_without_contents_are_nowhere():

@@ -40,7 +40,7 @@ MISTAKES = {
     ),
     "the view is written": (
         hook("view.kernel = 0"),
-        "property 'kernel' of 'PooledView' object",
+        "property 'kernel' of 'View' object",
     ),
     "a tensor by its name": (
         hook("return [Fetch('w')]"),

@@ -12,6 +12,7 @@ from memories import FLASH, GPU, HOST, flash_pool, host_pool
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import CapacityError, ConfigError, InvariantError, PolicyError, UnsupportedError
+from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.gpu_memory.layout import Blocks
@@ -295,7 +296,7 @@ def test_conservation_notices_a_block_without_contents():
         buffers=HostBuffers(HostMemory(machine().host, 10**9), PAGE, keeps=False),
         staged=HOST,
     )
-    memory = Contiguous(PAGE, [host_pool(10, PAGE), flash_pool(10, PAGE)], None, blocks)
+    memory = Contiguous(PAGE, [host_pool(10, PAGE), flash_pool(10, PAGE)], Door(), blocks)
     memory.place(0, GPU)
     memory.place(1, FLASH)
     check_conservation(memory, "start")

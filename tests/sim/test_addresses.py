@@ -10,6 +10,7 @@ from g10sim.api import simulate as simulate_on_preset
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
+from g10sim.hardware.door import Door
 from g10sim.hardware.memory import Mapped
 from g10sim.hardware.pools import Frames
 from g10sim.policies.designs.base_uvm import BaseUvm
@@ -129,7 +130,7 @@ def test_alive_tensors_never_share_addresses(seed):
 
 
 def test_arrivals_make_their_chunk_recent():
-    memory = Mapped([1, 1, 1], Frames(3), 4096, [host_pool(10)], None, [(0, 1)])
+    memory = Mapped([1, 1, 1], Frames(3), 4096, [host_pool(10)], Door(), [(0, 1)])
     for tensor in (1, 2, 0):
         memory.demand(tensor)
         queue = memory.queues.fault[NONE]
@@ -143,7 +144,7 @@ def test_arrivals_make_their_chunk_recent():
 
 
 def test_a_neighbour_that_makes_room_has_left_when_its_chunk_becomes_recent():
-    memory = Mapped([1, 3], Frames(3), 4096, [host_pool(10)], None, [(0, 1)])
+    memory = Mapped([1, 3], Frames(3), 4096, [host_pool(10)], Door(), [(0, 1)])
     for tensor, victim in ((1, None), (0, 1)):
         memory.demand(tensor)
         queue = memory.queues.fault[NONE]

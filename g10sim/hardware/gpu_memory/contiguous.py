@@ -12,7 +12,7 @@ from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import FitRule
 from g10sim.hardware.host_memory.compression import index_owner
 from g10sim.hardware.host_memory.host_buffers import StagedRun, slower
-from g10sim.hardware.memory import Rate, Residency
+from g10sim.hardware.memory import AT_ONCE, Departure, Rate, Residency
 from g10sim.hardware.pools import Frames, Pool
 from g10sim.hardware.runs import EmptyRun, Run
 from g10sim.records import ContiguousRecord, Location
@@ -31,7 +31,7 @@ class Contiguous(Residency):
     notes_arrivals = True
     refaults = False
 
-    def __init__(self, page_bytes: int, pools: Sequence[Pool], door: Door | None, blocks: Blocks) -> None:
+    def __init__(self, page_bytes: int, pools: Sequence[Pool], door: Door, blocks: Blocks) -> None:
         super().__init__(blocks.sizes, Frames(blocks.allocator.capacity_pages), page_bytes, pools, door)
         self.blocks, self.buffers = blocks, blocks.buffers
         self._staged, self._recalls = blocks.staged, blocks.recalls
@@ -44,6 +44,7 @@ class Contiguous(Residency):
         self._stored: set[int] = set()
         self._condemned: set[int] = set()
         self._settled = -1
+        self._hole_at_peak = self.largest_hole_pages
 
     @property
     def used_pages(self) -> int:
@@ -70,20 +71,33 @@ class Contiguous(Residency):
 
     def note_peak(self) -> None:
         """Remember the largest number of GPU pages that belong to somebody, and the largest hole then."""
-        self.blocks.note_peak()
+        allocator = self.blocks.allocator
+        if allocator.used_pages > self._peak_used:
+            self._peak_used, self._hole_at_peak = allocator.used_pages, allocator.largest_hole_pages
 
     @property
     def peaks(self) -> tuple[int, int]:
         """Most pages of the GPU that belonged to somebody since peaks were restarted: this job, and all."""
-        return self.blocks.peaks
+        frames = self.blocks.allocator.frames
+        return self._peak_used, self._peak_used if frames is None else frames.peak(id(self))
 
     def restart_peaks(self) -> None:
         """Begin to look for peaks again, and with the first of every tensor's planned addresses."""
-        self.blocks.restart_peaks()
+        frames, self._peak_used = self.blocks.allocator.frames, 0
+        if frames is not None:
+            frames.watch(id(self))
+        self.note_peak()
+        self.blocks.restart()
 
     def figures(self) -> ContiguousRecord:
         """Return what the allocator needed and how far it was in pieces since peaks were restarted."""
-        return self.blocks.figures(self.page_bytes)
+        mean, page = self.blocks.mean_pages(), self.page_bytes
+        return ContiguousRecord(
+            reserved_gpu_bytes=self.blocks.allocator.reserved_pages * page,
+            largest_hole_bytes=self._hole_at_peak * page,
+            peak_pinned_bytes=self.buffers.peak_bytes,
+            mean_gpu_bytes=(self._peak_used if mean is None else mean) * page,
+        )
 
     def reserve_scratch(self, rule: FitRule) -> bool:
         """Set a block aside for scratch space, if there is to be any; False where there is no room."""
@@ -106,14 +120,14 @@ class Contiguous(Residency):
             run.tensor == tensor and run.is_empty for queue in self.queues.prefetch for run in queue
         )
 
-    def _home(self, tensor: int, location: Location) -> Location:
-        """Return where a tensor goes before time starts: the last tier with room instead of a full GPU."""
-        if location == Location.GPU and not self.blocks.allocate(tensor):
-            tiers, pools, pages = self.tiers, self.pools, self.absent[tensor]
-            return next((tier for tier in reversed(tiers) if pools[tier].free >= pages), tiers[-1])
-        if location == Location.GPU:
+    def place(self, tensor: int, location: Location) -> None:
+        """Put a tensor somewhere before time starts: into the last tier with room instead of a full GPU."""
+        if location == Location.GPU and self.blocks.allocate(tensor):
             self.whole.add(tensor)
-        return location
+        elif location == Location.GPU:
+            tiers, pools, pages = self.tiers, self.pools, self.absent[tensor]
+            location = next((tier for tier in reversed(tiers) if pools[tier].free >= pages), tiers[-1])
+        super().place(tensor, location)
 
     def request_prefetch(self, tensor: int) -> None:
         """Ask for space for a tensor that has none; what it holds elsewhere follows when it gets it.
@@ -151,37 +165,28 @@ class Contiguous(Residency):
         if tensor not in self.held and (self._recalls or tensor not in self._leaving):
             self.request_prefetch(tensor)
 
-    def request_eviction(
-        self,
-        tensor: int,
-        target: Location,
-        *,
-        until: int | None = None,
-        density: float | None = None,
-        is_clean: bool = False,
-        pages: int | None = None,
-    ) -> None:
+    def request_eviction(self, tensor: int, target: Location, how: Departure = AT_ONCE) -> None:
         """Queue a tensor to leave, if it is all here and the host (if that is the target) admits it.
 
         Kernels up to ``until`` may read it meanwhile. With a ``density`` it is compressed in host memory.
         A clean one is in host memory already: its space is all that is at stake.
         """
         self.door.enter()
-        count = self.idle[tensor]
+        count, is_clean = self.idle[tensor], how.is_clean
         if kept := self.kept_in(tensor, count, target):
             target, is_clean = kept, True
         if not count or count != self.sizes[tensor] or (is_clean and self.pools[target].free < count):
             return
         run = StagedRun(tensor, count, self.blocks.copy_rate(count, target, True))
         if target == self._staged:
-            admission = self.buffers.admit(tensor, count, density)
+            admission = self.buffers.admit(tensor, count, how.density)
             if admission is None:
                 return
             run.ready_at, run.rate = admission.ready_at, slower(run.rate, admission.limit)
         self._leaving[tensor] = None
         self.whole.discard(tensor)
-        if until is not None:
-            self.held[tensor] = until
+        if how.until is not None:
+            self.held[tensor] = how.until
         if is_clean:
             self.idle[tensor] = 0
             self.recency.remove(tensor)

@@ -9,8 +9,7 @@ from g10sim.hardware.gpu_memory.allocators.space import Allocator
 from g10sim.hardware.gpu_memory.placement import FitRule, PlannedAddresses
 from g10sim.hardware.host_memory.compression import Expanded, index_owner
 from g10sim.hardware.host_memory.host_buffers import HostBuffers
-from g10sim.hardware.pools import Frames
-from g10sim.records import ContiguousRecord, Location
+from g10sim.records import Location
 
 _BUFFER = -1
 
@@ -23,8 +22,7 @@ class Blocks:
     """Blocks of one job's tensors and of scratch space, and the pages in use, each cycle for itself.
 
     ``sizes`` are the tensors' pages. ``rules`` say for each tensor where its block goes; a tensor without a
-    rule needs none. ``scratch_pages`` are set aside for all. ``shared`` are the GPU's pages where other jobs
-    use them, too; ``allocator`` takes its own from them. What is fetched while it leaves is called back
+    rule needs none. ``scratch_pages`` are set aside for all. What is fetched while it leaves is called back
     (``recalls``) or read once more, unless it is one of the ``weights``. Where space
     ``returns_between_kernels`` only, what has left while a kernel ran keeps its block until the kernel has
     ended. ``buffers`` are those in the memory of the ``staged`` tier. Tensors that are ``expanded`` take more
@@ -42,12 +40,10 @@ class Blocks:
     returns_between_kernels: bool = False
     expanded: Mapping[int, Expanded] = field(default_factory=dict)
     scratch_pages: int = 0
-    shared: Frames | None = None
 
     def __post_init__(self) -> None:
         """Begin to count."""
-        self._peak_used = self._page_cycles = self._counted_at = self._counted_from = 0
-        self._largest_hole_at_peak = self.allocator.largest_hole_pages
+        self._page_cycles = self._counted_at = self._counted_from = 0
 
     def needs_space(self, tensor: int) -> bool:
         """Return whether a tensor has its own block when it is on the GPU."""
@@ -91,43 +87,24 @@ class Blocks:
         self._page_cycles += self.allocator.used_pages * (now - self._counted_at)
         self._counted_at = now
 
-    def note_peak(self) -> None:
-        """Remember the largest number of GPU pages that belong to somebody, and the largest hole then."""
-        if self.allocator.used_pages > self._peak_used:
-            self._peak_used = self.allocator.used_pages
-            self._largest_hole_at_peak = self.allocator.largest_hole_pages
-
-    @property
-    def peaks(self) -> tuple[int, int]:
-        """Most pages of the GPU in use since peaks were restarted: by this job, and by all."""
-        shared = self.shared
-        return self._peak_used, self._peak_used if shared is None else shared.peak(id(self))
-
     @property
     def pages_of_others(self) -> int:
         """GPU pages that other jobs have."""
-        return 0 if self.shared is None else self.shared.used - self.allocator.used_pages
+        frames = self.allocator.frames
+        return 0 if frames is None else frames.used - self.allocator.used_pages
 
-    def restart_peaks(self) -> None:
-        """Begin to look for peaks again, and with the first of every tensor's planned addresses."""
+    def restart(self) -> None:
+        """Begin to count again, and with the first of every tensor's planned addresses."""
         self._counted_at = self._counted_from = self.buffers.now
-        self._page_cycles = self._peak_used = 0
-        if self.shared is not None:
-            self.shared.watch(id(self))
-        self.note_peak()
+        self._page_cycles = 0
         self.allocator.restart()
         self.buffers.watch()
         for rule in self.rules:
             if isinstance(rule, PlannedAddresses):
                 rule.restart()
 
-    def figures(self, page_bytes: int) -> ContiguousRecord:
-        """Return what the allocator needed and how far it was in pieces since peaks were restarted."""
+    def mean_pages(self) -> float | None:
+        """Return the pages in use on average since the count was restarted; None: no time has passed."""
         self._count()
         cycles = self._counted_at - self._counted_from
-        return ContiguousRecord(
-            reserved_gpu_bytes=self.allocator.reserved_pages * page_bytes,
-            largest_hole_bytes=self._largest_hole_at_peak * page_bytes,
-            peak_pinned_bytes=self.buffers.peak_bytes,
-            mean_gpu_bytes=(self._page_cycles / cycles if cycles else self._peak_used) * page_bytes,
-        )
+        return self._page_cycles / cycles if cycles else None

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from g10sim.config.host import CompressionSpec
+from g10sim.hardware.links import Message
 
 
 def packed_bytes(size_bytes: int, density: float, spec: CompressionSpec) -> int:
@@ -35,14 +36,6 @@ class Expanded(NamedTuple):
 def index_owner(tensor: int) -> int:
     """Return who owns the block with a compressed tensor's index, below -1; of an owner its tensor."""
     return -2 - tensor
-
-
-class Carried(Protocol):
-    """Bytes on their way through host memory."""
-
-    @property
-    def is_done(self) -> bool:
-        """Return whether all of them have passed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,8 +65,8 @@ class Workers:
         self._waiting: deque[Work] = deque()
         self._current: Work | None = None
         self._due = 0
-        self._carried: Carried | None = None
-        self.carry: Callable[[Work], Carried] | None = None
+        self._carried: Message | None = None
+        self.carry: Callable[[Work], Message] | None = None
 
     @property
     def is_busy(self) -> bool:

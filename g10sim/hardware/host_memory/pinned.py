@@ -80,11 +80,8 @@ class PinnedCopies:
         self._spec = spec
         self._used = 0
         self._pinned: set[tuple[int, int]] = set()
-
-    @property
-    def pageable_bandwidth(self) -> int:
+        self.pageable_bandwidth = spec.pageable_bandwidth or 0
         """Most bytes/second of a copy that uses pageable memory; 0: any."""
-        return self._spec.pageable_bandwidth or 0
 
     def __len__(self) -> int:
         """Count the buffers that are pinned."""

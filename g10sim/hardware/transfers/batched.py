@@ -22,7 +22,7 @@ from g10sim.hardware.pools import Pool
 from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report
-from g10sim.hardware.transfers.jumps import Move, are_same, past_alike, repeats_in_room, repeats_of_runs
+from g10sim.hardware.transfers.jumps import Move, essentials, past_alike, repeats_in_room, repeats_of_runs
 from g10sim.records import Location
 from g10sim.units import format_rate
 
@@ -74,7 +74,7 @@ class BatchedTransfers(Transfers):
         self._streamed = 0
         self._moves: list[Move] = []
         self._steady = False
-        self._previous: list[Move] | None = None
+        self._previous: list[Move] = []
         self._stuck = True
         self._attached = False
 
@@ -106,7 +106,7 @@ class BatchedTransfers(Transfers):
             self._victims.restart()
             self._memory.recency.restart_scan()
         self._repeats = 0
-        self._previous = None
+        self._previous = []
         self._stuck = not self._attached
 
     def _check_time(self, now: int | None) -> None:
@@ -306,17 +306,13 @@ class BatchedTransfers(Transfers):
         self._moves.append(move)
         if self._steady:
             if victim is None:
-                self._steady = run.count > pages and self._leaves_room(move)
+                returns = source is GPU and run.tensor in self._memory.needed
+                self._steady = run.count > pages and self._memory.frames.free > 0 and not returns
             else:
                 enough = run.count > pages and victim.count > pages
                 self._steady = enough and victim.tensor not in self._memory.needed
         if self._observer is not None:
             self._report(move, pages, self._next)
-
-    def _leaves_room(self, move: Move) -> bool:
-        """Return whether a move without victims left empty pages, and sent nothing back to fault queues."""
-        returns = move.source is GPU and move.run.tensor in self._memory.needed
-        return bool(self._memory.frames.free) and not returns
 
     def _report(self, move: Move, pages: int, end: int, first: int | None = None) -> None:
         """Tell of pages that moved in batches: in that at the cycle ``first`` (None: the next) to ``end``."""
@@ -344,7 +340,7 @@ class BatchedTransfers(Transfers):
             if self._repeats:
                 self._streamed = pages
                 return
-        if (self._steady and is_roomy) or are_same(moves, previous):
+        if (self._steady and is_roomy) or list(map(essentials, moves)) == list(map(essentials, previous)):
             self._repeats = repeats_of_runs(self._memory, moves)
             if self._repeats:
                 self._repeats = min(self._repeats, repeats_in_room(self._memory, moves, self._link_pages))

@@ -14,7 +14,7 @@ from g10sim.hardware.counts import GPU
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.pools import Frames, Pages, Pool
 from g10sim.hardware.runs import Run
-from g10sim.hardware.transfers.flows import Flow, Site, Sites
+from g10sim.hardware.transfers.flows import Flow, Sites
 from g10sim.records import Location
 
 _Room: TypeAlias = Run | Pages
@@ -107,9 +107,8 @@ class NextChange:
             )
         while (gpu := self._pop(None if soonest is None else now + soonest - 1)) is not None:
             looked.append(gpu)
-            if gpu not in makers:
-                cycles = self._of(self._flows_on(gpu))
-                soonest = _sooner(soonest, self._from(self._sites.on_gpu[gpu][0], cycles, now))
+            if gpu not in makers and (cycles := self._of(self._flows_on(gpu))) is not None:
+                soonest = _sooner(soonest, self._sites.on_gpu[gpu][0].until + cycles - now)
         self._push(looked)
         filling: dict[Pool, list[Flow]] = {}
         for flow in chain.from_iterable(self._filling.values()):
@@ -119,11 +118,6 @@ class NextChange:
             if soonest is None or self._cycles_together(users, pool.free) < soonest:
                 soonest = _sooner(soonest, self._cycles_for_all(users, pool.free))
         return soonest
-
-    @staticmethod
-    def _from(site: Site, cycles: int | None, now: int) -> int | None:
-        """Return how many of the cycles since a job's moves were counted are left."""
-        return None if cycles is None else site.until + cycles - now
 
     def _of(self, flows: list[Flow]) -> int | None:
         """Cycles until something that these flows use is used up."""
@@ -284,6 +278,6 @@ def _pages(room: _Room) -> int:
     return room.count if isinstance(room, Run) else room.free
 
 
-def _sooner(one: int | None, other: int | None) -> int | None:
+def _sooner(one: int | None, other: int) -> int:
     """Return the smaller of two numbers of cycles; None stands for never."""
-    return other if one is None else one if other is None else min(one, other)
+    return other if one is None else min(one, other)

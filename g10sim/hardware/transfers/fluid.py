@@ -20,7 +20,7 @@ from g10sim.errors import InvariantError
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import CachedPort, FlashPool, SsdPort
 from g10sim.hardware.host_memory.compression import Work
-from g10sim.hardware.links import Link, Share, Topology
+from g10sim.hardware.links import Link, Message, Share, Topology
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.recency import MERGE_PAGES
@@ -28,7 +28,7 @@ from g10sim.hardware.transfers.changes import NextChange
 from g10sim.hardware.transfers.flows import DEMAND, Flow, Site, Sites
 from g10sim.hardware.transfers.heads import Heads
 from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report
-from g10sim.hardware.transfers.rates import Message, Rates
+from g10sim.hardware.transfers.rates import Rates
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.records import Location, StallReason
 
@@ -107,8 +107,7 @@ class FluidTransfers(Transfers):
     def _carry(self, work: Work) -> Message:
         """Let what the host's workers read and write pass through its memory, as fast as they are at most."""
         rate = max(1, work.moved_bytes * self._clock // max(1, work.cycles))
-        links = self.topology.memory(work.gpu)
-        return self._post(Message(links, work.moved_bytes * self._clock, 0, rate, is_access=True))
+        return self.use_host(work.gpu, work.moved_bytes, rate)
 
     def _post(self, message: Message) -> Message:
         self._messages.append(message)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.runs import Run
 from g10sim.records import Location, MigrationCause, StallReason
 
-Observer = Callable[[int, int, int, Location, Location, MigrationCause, int, int, int], None]
-"""Is told of moves: job, GPU, tensor, from, to, cause, start and end cycle, pages."""
+Moved: TypeAlias = tuple[int, int, int, Location, Location, MigrationCause]
+"""Job, GPU, tensor, from, to, and cause of a move."""
+Observer = Callable[[Moved, int, int, int], None]
+"""Is told of moves: what moved, start and end cycle, pages."""
 
 Due = Callable[[int, int], int]
 """Tells the cycle at which a job expects to need a tensor, given the current cycle of the transfers."""
@@ -52,12 +54,12 @@ def report(
     """
     source, target = ends
     if source == Location.GPU:
-        observer(*tensors[0], source, target, MigrationCause.PLANNED_EVICTION, *times, pages)
+        observer((*tensors[0], source, target, MigrationCause.PLANNED_EVICTION), *times, pages)
         return
     cause = MigrationCause.PAGE_FAULT if demanded else MigrationCause.PREFETCH
-    observer(*tensors[0], source, Location.GPU, cause, *times, pages)
+    observer((*tensors[0], source, Location.GPU, cause), *times, pages)
     for victim in tensors[1:]:
-        observer(*victim, Location.GPU, target, MigrationCause.MAKING_ROOM, *times, pages)
+        observer((*victim, Location.GPU, target, MigrationCause.MAKING_ROOM), *times, pages)
 
 
 def spill_order(tiers: Sequence[Location], wish: Location) -> tuple[Location, ...]:

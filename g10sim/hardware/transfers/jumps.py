@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from g10sim.hardware.counts import GPU
 from g10sim.hardware.memory import Residency
@@ -28,22 +29,9 @@ class Move(NamedTuple):
     target: Location
     demanded: bool
 
-    def same(self, other: Move) -> bool:
-        """Return whether two moves take the same number of pages from the same runs to the same place."""
-        return (
-            self.run is other.run
-            and self.victim is other.victim
-            and self.pages == other.pages
-            and self.target == other.target
-            and self.source == other.source
-        )
 
-
-def are_same(moves: Sequence[Move], others: Sequence[Move] | None) -> bool:
-    """Return whether two batches make the same moves."""
-    if others is None or len(others) != len(moves):
-        return False
-    return all(map(Move.same, moves, others))
+essentials: Final = attrgetter("source", "run", "victim", "pages", "target")
+"""Returns what two moves have in common that take equally many pages of the same runs to the same place."""
 
 
 def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> int:

@@ -7,28 +7,8 @@ from itertools import count as counter
 
 from g10sim.hardware.counts import GPU
 from g10sim.hardware.flash.pool import CachedPort, SsdPort
-from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
+from g10sim.hardware.links import Message, Share, Topology, share_max_min, take_all
 from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow
-
-
-class Message(Share):
-    """Bytes on their way between GPUs, or between a processor and memory, with which no pages move.
-
-    An access is that of a running kernel to tensors where they lie, or of the host's workers to its memory.
-    """
-
-    __slots__ = ("is_access", "order", "work")
-
-    def __init__(
-        self, links: list[Link], work: int, order: int, limit: int = 0, *, is_access: bool = False
-    ) -> None:
-        super().__init__(links, limit)
-        self.work, self.order, self.is_access = work, order, is_access
-
-    @property
-    def is_done(self) -> bool:
-        """Return whether all of it has arrived."""
-        return self.work <= 0
 
 
 class Rates:
@@ -39,6 +19,8 @@ class Rates:
 
     def __init__(self, topology: Topology, service: str, gpus: int, ssds: list[SsdPort | CachedPort]) -> None:
         self.topology, self._service, self._ssds = topology, service, ssds
+        self.is_fair = service == "fair"
+        """True if what is of equal rank shares links evenly."""
         self._turns_per_cycle = 2 * gpus
         self._orders = counter(1)
         self.turns = [0] * gpus
@@ -47,11 +29,6 @@ class Rates:
         self._links_decide = self.is_fair and not ssds
         self.are_separable = self._links_decide and not topology.has_duplex
         """True if flows that share no link have rates that do not depend on each other."""
-
-    @property
-    def is_fair(self) -> bool:
-        """Return whether what is of equal rank shares links evenly."""
-        return self._service == "fair"
 
     def order_of_message(self, now: int) -> int:
         """Return when the turn of a message comes that is sent now."""
@@ -66,7 +43,9 @@ class Rates:
             return
         is_alone = self._links_decide and len(flows) == 1 and not messages
         if is_alone and (self.are_separable or not self.topology.crosses_duplex(flows[0].links)):
-            share_alone(flows[0])
+            for link in flows[0].links:
+                link.left = link.capacity
+            take_all(flows[0])
             return
         share = partial(self._share_links, flows, messages)
         for ssd in self._ssds:
@@ -81,7 +60,7 @@ class Rates:
             for flow in flows:
                 for link in flow.links:
                     link.left = link.capacity
-        if self.topology.has_duplex and self._service == "fair":
+        if self.topology.has_duplex and self.is_fair:
             self._split_directions(flows, messages)
         accesses = [message for message in messages if message.is_access]
         if accesses:
@@ -123,7 +102,7 @@ class Rates:
         """Give flows of equal rank their rates, in the order or fairness that the links serve them in."""
         if not flows and not messages:
             return
-        if self._service == "fair":
+        if self.is_fair:
             share_max_min([*flows, *messages])
             return
         orders = self._turns_of(flows)
@@ -131,7 +110,8 @@ class Rates:
             (order, flow.lane.gpu, flow) for order, flow in zip(orders, flows, strict=True)
         ]
         ordered += [(message.order, -1, message) for message in messages]
-        share_in_order([share for *_, share in sorted(ordered, key=lambda entry: entry[:2])])
+        for *_, share in sorted(ordered, key=lambda entry: entry[:2]):
+            take_all(share)
 
     def _turns_of(self, flows: list[Flow]) -> list[int]:
         """Return when the turns of flows come; those of one GPU that are due at the same cycle keep order."""

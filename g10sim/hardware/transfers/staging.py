@@ -8,9 +8,9 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec, published_drive
 from g10sim.errors import InvariantError
 from g10sim.hardware.faults import demand_rate
-from g10sim.hardware.host_memory.compression import Carried, Work
+from g10sim.hardware.host_memory.compression import Work
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory, StagedRun, slower
-from g10sim.hardware.links import Link, Topology, bandwidth_of
+from g10sim.hardware.links import Link, Message, Topology, bandwidth_of
 from g10sim.hardware.runs import Run
 from g10sim.records import Location
 
@@ -51,7 +51,7 @@ class Staging:
         self._buffers[job] = HostBuffers(self._host_memory, self._page_bytes, keeps=keeps, job=job, gpu=gpu)
         return self._buffers[job]
 
-    def share_memory(self, carry: Callable[[Work], Carried]) -> None:
+    def share_memory(self, carry: Callable[[Work], Message]) -> None:
         """Let the host's workers share the bandwidth of host memory with copies."""
         self._host_memory.workers.carry = carry
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from g10sim.hardware.faults import FaultCount
 from g10sim.hardware.pools import Pool
@@ -18,6 +19,9 @@ from g10sim.records import (
 )
 from g10sim.sim.accounts.repetition import Repetition, Snapshot
 from g10sim.sim.context import JobContext
+
+Beside: TypeAlias = tuple[CpuRecord | None, Mapping[str, int]]
+"""Figures of the CPU, where there is one, and bytes sent to other GPUs, by column."""
 
 
 class Execution:
@@ -124,16 +128,8 @@ class Ledger:
         ]
         return _labelled(traffic_columns(memory.kinds), sizes)
 
-    def close_iteration(
-        self,
-        iteration: int,
-        now: int,
-        *,
-        state: Snapshot,
-        cpu: CpuRecord | None,
-        exchanged: Mapping[str, int],
-    ) -> IterationRecord:
-        """Book an iteration that has just ended in some state."""
+    def close_iteration(self, iteration: int, now: int, state: Snapshot, beside: Beside) -> IterationRecord:
+        """Book an iteration that has just ended in some state, and what was done next to the GPU."""
         memory, page = self._memory, self._memory.page_bytes
         drives = [
             pool.figures_since(self._drives_before[place]) for place, pool in reversed(memory.pools.items())
@@ -163,8 +159,8 @@ class Ledger:
             flash=next(filter(None, drives), None),
             in_place_read_bytes=traffic.read_in_place - before.read_in_place,
             in_place_written_bytes=traffic.written_in_place - before.written_in_place,
-            cpu=cpu,
-            exchanged=exchanged,
+            cpu=beside[0],
+            exchanged=beside[1],
         )
         steady, period = self._repetition.judge(record, state)
         record = replace(record, steady=steady, period=period)

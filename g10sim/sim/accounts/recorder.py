@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from g10sim.hardware.memory import Residency
+from g10sim.hardware.transfers.interface import Moved
 from g10sim.records import (
     AccessRecord,
     BesideRecord,
@@ -14,14 +15,11 @@ from g10sim.records import (
     KernelRecord,
     Location,
     MemoryRecord,
-    MigrationCause,
     MigrationRecord,
     RunRecords,
     TrafficRecord,
     word_columns,
 )
-
-_Key = tuple[int, int, int, Location, Location, MigrationCause]
 
 
 class Recorder:
@@ -47,7 +45,7 @@ class Recorder:
         self._migrations: list[MigrationRecord] = []
         self._memory: list[MemoryRecord] = []
         self._accesses: list[AccessRecord] = []
-        self._open: dict[_Key, MigrationRecord] = {}
+        self._open: dict[Moved, MigrationRecord] = {}
         self._traffic: dict[tuple[int, Location, Location, int, int], int] = {}
 
     def name_tensors(self, tensor_at: Mapping[int, Callable[[int], int]]) -> None:
@@ -56,39 +54,19 @@ class Recorder:
 
     def memory(self, time: int, gpu: int, memory: Residency) -> None:
         """Keep the levels of memory at a time."""
+        columns, pools = word_columns(memory.kinds, "{}_bytes"), memory.pools.values()
         page = self._page_bytes
-        self._memory.append(
-            MemoryRecord(
-                time,
-                gpu,
-                memory.used_pages * page,
-                {
-                    column: pool.used * page
-                    for column, pool in zip(
-                        word_columns(memory.kinds, "{}_bytes"), memory.pools.values(), strict=True
-                    )
-                },
-            )
-        )
+        levels = {column: pool.used * page for column, pool in zip(columns, pools, strict=True)}
+        self._memory.append(MemoryRecord(time, gpu, memory.used_pages * page, levels))
 
     def accessed(self, access: AccessRecord) -> None:
         """Keep what a kernel used where it lies."""
         if self._wants_traffic:
             self._accesses.append(access)
 
-    def moved(
-        self,
-        job: int,
-        gpu: int,
-        place: int,
-        source: Location,
-        target: Location,
-        cause: MigrationCause,
-        start: int,
-        end: int,
-        pages: int,
-    ) -> None:
+    def moved(self, what: Moved, start: int, end: int, pages: int) -> None:
         """Keep a move of what lies at a job's range; what follows it without a gap is one migration."""
+        job, gpu, place, source, target, cause = what
         tensor = self._tensor_at[job](place)
         key = (job, gpu, tensor, source, target, cause)
         size_bytes = pages * self._page_bytes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from simpy import Event
 
@@ -13,9 +13,11 @@ from g10sim.errors import InvariantError
 from g10sim.records import BesideRecord
 from g10sim.sim.beside.peers import Peers
 from g10sim.sim.context import Claims, JobContext
-from g10sim.sim.stages.working_set import free_room
+from g10sim.sim.stages.working_set import endless_wait
 from g10sim.trace.model import Kernel
-from g10sim.units import format_bytes
+
+Release: TypeAlias = Callable[[int, Claims], None]
+"""Frees what dies with a kernel and is not claimed."""
 
 
 class Launched(NamedTuple):
@@ -31,25 +33,35 @@ class Launched(NamedTuple):
 class Launches:
     """Kernels of one job that were launched and have not ended, in order.
 
-    What moves ask for meanwhile of tensors in ``claims`` is done when they have ended. ``release`` is told
-    of the tensors that die with a kernel, ``dying`` by kernel.
+    What moves ask for meanwhile of tensors in ``claims`` is done when they have ended. ``release`` frees what
+    dies with a kernel.
     """
 
-    def __init__(
-        self,
-        context: JobContext,
-        claims: Claims,
-        dying: Sequence[Sequence[int]],
-        release: Callable[[Iterable[int]], None],
-    ) -> None:
+    def __init__(self, context: JobContext, claims: Claims, release: Release) -> None:
         self._number, self._gpu, self._memory = context.number, context.gpu, context.memory
         self._fabric, self._recorder = context.fabric, context.machine.recorder
-        self.claims, self._dying, self._release = claims, dying, release
+        self.claims, self._release = claims, release
         self._pending: list[Launched] = []
 
     def state(self) -> tuple[int, ...]:
         """Return the kernels."""
         return tuple(launched.kernel.id for launched in self._pending)
+
+    def blocker(self, kernel: Kernel) -> Launched | None:
+        """Return the last one under way that is a kernel, or uses a tensor of it, if there is any."""
+        for launched in reversed(self._pending):
+            if launched.kernel.id == kernel.id or not launched.tensors.isdisjoint(kernel.tensors):
+                return launched
+        return None
+
+    def demand(self) -> None:
+        """Let those that lack only data or room have them before all else: the job waits."""
+
+    def drain(self) -> Generator[Event, Any, None]:
+        """SimPy process: wait until all have ended."""
+        while self._pending:
+            self.demand()
+            yield self._pending[-1].ended
 
     def ends_of(self, tensors: Iterable[int]) -> tuple[Event, ...]:
         """Return the ends of those that use any of some tensors."""
@@ -61,8 +73,7 @@ class Launches:
         with self._fabric.alter(self._number):
             self._pending.remove(launched)
             due = self.claims.give_back(launched.kernel.touched)
-            dying = self._dying[launched.kernel.id]
-            self._release(tensor for tensor in dying if tensor not in self.claims)
+            self._release(launched.kernel.id, self.claims)
             for operation in due:
                 operation()
 
@@ -82,24 +93,11 @@ class Collectives(Launches):
     have theirs, and ends when all bytes have arrived.
     """
 
-    def __init__(
-        self,
-        context: JobContext,
-        dying: Sequence[Sequence[int]],
-        release: Callable[[Iterable[int]], None],
-        make_room: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, context: JobContext, release: Release, make_room: Callable[[], None] | None) -> None:
         """``make_room`` is asked for room when the job waits and a tensor finds none."""
-        super().__init__(context, context.sending, dying, release)
+        super().__init__(context, context.sending, release)
         self._peers, self._make_room = context.peers, make_room
         self._is_awaited = False
-
-    def blocker(self, kernel: Kernel) -> Launched | None:
-        """Return the last collective under way that uses a tensor of a kernel, if there is any."""
-        for launched in reversed(self._pending):
-            if not launched.tensors.isdisjoint(kernel.tensors):
-                return launched
-        return None
 
     def demand(self) -> None:
         """Let those that lack only data or room have them before all else: the job waits."""
@@ -113,12 +111,6 @@ class Collectives(Launches):
     def go_on(self) -> None:
         """Note that the job waits for none of them any more."""
         self._is_awaited = False
-
-    def drain(self) -> Generator[Event, Any, None]:
-        """SimPy process: wait until all have ended."""
-        while self._pending:
-            self.demand()
-            yield self._pending[-1].ended
 
     def launch(self, iteration: int, kernel: Kernel, after: tuple[Event, ...]) -> None:
         """Let a collective's tensors come to the GPU ``after`` some events, and let it begin then."""
@@ -167,8 +159,4 @@ class Collectives(Launches):
     def _describe_wait(self, kernel: Kernel) -> str:
         memory = self._memory
         missing = sum(memory.sizes[tensor] - memory.idle[tensor] for tensor in kernel.tensors)
-        return (
-            f"kernel {kernel.id} ({kernel.name}), a collective, waits indefinitely for "
-            f"{format_bytes(missing * memory.page_bytes)} on the GPU: nothing moves any more; "
-            f"{free_room(memory)}"
-        )
+        return endless_wait(memory, kernel, missing, ", a collective,", " on the GPU")

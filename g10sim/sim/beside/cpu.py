@@ -3,77 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator
 from functools import partial
 from typing import Any, NamedTuple
 
 from simpy import Event
 
-from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.system import SystemSpec
-from g10sim.errors import CapacityError, ConfigError, InvariantError, UnsupportedError
-from g10sim.hardware.transfers.rates import Message
-from g10sim.policies.interface.policy import Policy
+from g10sim.errors import InvariantError
+from g10sim.hardware.links import Message
 from g10sim.records import Location
-from g10sim.sim.beside.collectives import Collectives, Launched, Launches
+from g10sim.sim.beside.collectives import Collectives, Launched, Launches, Release
 from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.context import JobContext
-from g10sim.sim.stages.working_set import free_room
-from g10sim.trace.check import first_on_cpu
-from g10sim.trace.model import Kernel, Trace
-from g10sim.trace.workload import Workload
-from g10sim.units import format_bytes
+from g10sim.sim.stages.working_set import endless_wait
+from g10sim.trace.model import Kernel
 
-HOST = "host"
-_SERVED = {"transfers": "fluid", "compute_overlap": "after_arrival"}
 _ENDLESS = "a kernel on the CPU waits indefinitely for host memory: nothing moves any more"
-
-
-def check_processor(kernel: str, system: SystemSpec) -> None:
-    """Refuse a kernel on a CPU that the system lacks, or on one without host memory. Raises ConfigError."""
-    if system.cpu is None:
-        raise ConfigError(
-            f"system.cpu: found nothing, and {kernel} runs on the CPU; allowed: a mapping with optimizer_rate"
-        )
-    if HOST not in system.kinds:
-        raise ConfigError(
-            f"system.tiers: found no host, and {kernel} runs on the CPU; allowed: host among them"
-        )
-
-
-def check_cpu(workload: Workload, system: SystemSpec, policy: Policy, behaviour: BehaviourSpec) -> None:
-    """Refuse kernels on a CPU that the system lacks, and what cannot serve any.
-
-    Raises ConfigError for a system or behaviour, UnsupportedError for a policy, CapacityError for host memory
-    that a kernel's data do not fit into.
-    """
-    for trace in (job.trace for job in workload.jobs if job.trace.cpu_kernels):
-        found = first_on_cpu(trace)
-        check_processor(found, system)
-        for key, allowed in _SERVED.items():
-            value = getattr(behaviour, key)
-            if value != allowed:
-                raise ConfigError(
-                    f"compat.{key}: found '{value}', and {found} runs on the CPU; allowed: {allowed}"
-                )
-        if policy.requirements.placement == "contiguous":
-            raise UnsupportedError(
-                f"policy '{policy.name}' copies whole tensors, and {found} runs on the CPU; "
-                "allowed: policies that move pages"
-            )
-        if not policy.requirements.unlimited_memory:
-            _check_room(trace, system)
-
-
-def _check_room(trace: Trace, system: SystemSpec) -> None:
-    page, (host,) = system.gpu.page_size, [tier for tier in system.all_tiers if tier.name == HOST]
-    for kernel in trace.cpu_kernels:
-        needed = sum(-(-trace.tensors[tensor].size_bytes // page) * page for tensor in kernel.touched)
-        if needed > host.capacity // page * page:
-            raise CapacityError(
-                f"kernel {kernel.id} ({kernel.name}) of '{trace.model}' uses {format_bytes(needed)} on the "
-                f"CPU; allowed: at most the host memory, {format_bytes(host.capacity)}"
-            )
 
 
 class _Read(NamedTuple):
@@ -87,21 +32,18 @@ class _Read(NamedTuple):
 class CpuKernels(Launches):
     """Kernels of one job on the CPU of its socket, one after another in the order of their launches.
 
-    Each waits until its data lie in host memory: what it reads comes there, what it writes without reading
-    is allocated there. With unlimited memory it waits for nothing but the CPU. Where the policy has a number
-    of buffers, data of as many kernels come to host memory one after another, and stay until ``stores`` have
-    sent away what is to leave. Data that ``collectives`` use come once these have ended.
+    A kernel on the GPU waits for the last that uses one of its tensors, which lie in one place at a time; one
+    on the CPU for its own run in the iteration before. Each begins when its data lie in host memory: what it
+    reads comes there, what it writes without reading is allocated there. With unlimited memory it waits for
+    nothing but the CPU. Where the policy has a number of buffers, data of as many kernels come to host memory
+    one after another, and stay until ``stores`` have sent away what is to leave. Data that ``sending``
+    use come once these have ended.
     """
 
     def __init__(
-        self,
-        context: JobContext,
-        dying: Sequence[Sequence[int]],
-        release: Callable[[Iterable[int]], None],
-        stores: HostStores | None = None,
-        collectives: Collectives | None = None,
+        self, context: JobContext, release: Release, stores: HostStores | None, sending: Collectives | None
     ) -> None:
-        super().__init__(context, context.claims, dying, release)
+        super().__init__(context, context.claims, release)
         machine, needs, transfers = context.machine, context.policy.requirements, context.fluid
         system = machine.system
         if system.cpu is None:
@@ -111,8 +53,8 @@ class CpuKernels(Launches):
         self._clock_hz, self._spec = system.gpu.clock, system.cpu
         self._socket = transfers.topology.sockets[context.gpu]
         self._tiers = {tier.place: tier for tier in system.all_tiers}
-        self._host = machine.tiers[HOST]
-        self._gathers, self._stores, self._collectives = not needs.unlimited_memory, stores, collectives
+        self._host = machine.tiers["host"]
+        self._gathers, self._stores, self._collectives = not needs.unlimited_memory, stores, sending
         self._freed = deque[Event](maxlen=None if needs.unlimited_memory else needs.cpu_buffers)
         self._gathered: Event | None = None
         self._reads: dict[int, _Read] = {}
@@ -123,22 +65,6 @@ class CpuKernels(Launches):
     def busy_cycles(self) -> int:
         """Cycles so far during which a kernel of the job computed on the CPU."""
         return self._busy + (self._fabric.clock.cycle - self._since if self._since >= 0 else 0)
-
-    def blocker(self, kernel: Kernel) -> Event | None:
-        """Return the end of what a kernel waits for before it starts or is launched, if there is any.
-
-        On the GPU that is the last kernel on the CPU that uses one of its tensors, which lie in one place at
-        a time; on the CPU it is its own run in the iteration before.
-        """
-        for launched in reversed(self._pending):
-            if launched.kernel.id == kernel.id or not launched.tensors.isdisjoint(kernel.tensors):
-                return launched.ended
-        return None
-
-    def drain(self) -> Generator[Event, Any, None]:
-        """SimPy process: wait until all kernels have ended."""
-        if self._pending:
-            yield self._pending[-1].ended
 
     def launch(self, iteration: int, kernel: Kernel) -> None:
         """Let a kernel's data set out for host memory, and let it compute once they are there."""
@@ -293,8 +219,4 @@ class CpuKernels(Launches):
     def _describe_wait(self, kernel: Kernel) -> str:
         memory = self._memory
         missing = sum(memory.sizes[t] - memory.pages[self._host][t] for t in self._missing(kernel))
-        return (
-            f"kernel {kernel.id} ({kernel.name}) on the CPU waits indefinitely for "
-            f"{format_bytes(missing * memory.page_bytes)} in host memory: nothing moves any more; "
-            f"{free_room(memory)}"
-        )
+        return endless_wait(memory, kernel, missing, " on the CPU", " in host memory")

@@ -12,9 +12,8 @@ from simpy import Event
 from g10sim.analysis.gradients import gradient_buckets
 from g10sim.config.sharing import ExchangeSpec
 from g10sim.errors import ConfigError
-from g10sim.hardware.links import Link
+from g10sim.hardware.links import Link, Message
 from g10sim.hardware.transfers.fluid import FluidTransfers
-from g10sim.hardware.transfers.rates import Message
 from g10sim.sim.fabric import Fabric
 from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.workload import Job

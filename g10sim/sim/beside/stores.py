@@ -8,7 +8,7 @@ from typing import Any
 
 from simpy import Event
 
-from g10sim.hardware.transfers.rates import Message
+from g10sim.hardware.links import Message
 from g10sim.records import Location
 from g10sim.sim.context import JobContext
 from g10sim.units import format_bytes

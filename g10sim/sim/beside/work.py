@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable
 from typing import Any, TypeAlias
 
 from simpy import Event
 
 from g10sim.records import EXCHANGED_COLUMN, CpuRecord, StallReason
+from g10sim.sim.accounts.ledger import Beside
 from g10sim.sim.accounts.owners import WaitLog
-from g10sim.sim.beside.collectives import Collectives
+from g10sim.sim.beside.collectives import Collectives, Release
 from g10sim.sim.beside.cpu import CpuKernels
 from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.context import JobContext
@@ -21,15 +22,13 @@ Waiting: TypeAlias = Generator[Event, Any, None]
 class WorkBeside:
     """Launches what does not run on the GPU, and lets kernels wait for it; what a trace lacks costs nothing.
 
-    ``release`` is told of the tensors that die with a kernel, ``dying`` by kernel. Collectives that find no
-    room ask ``make_room`` for some.
+    ``release`` frees what dies with a kernel. Collectives that find no room ask ``make_room`` for some.
     """
 
     def __init__(
         self,
         context: JobContext,
-        dying: Sequence[Sequence[int]],
-        release: Callable[[Iterable[int]], None],
+        release: Release,
         stores: HostStores | None,
         make_room: Callable[[], None] | None,
     ) -> None:
@@ -38,9 +37,9 @@ class WorkBeside:
         self._has_cpu = context.machine.system.cpu is not None
         self._collectives = self._cpu = None
         if trace.link_kernels:
-            self._collectives = Collectives(context, dying, release, make_room)
+            self._collectives = Collectives(context, release, make_room)
         if trace.cpu_kernels:
-            self._cpu = CpuKernels(context, dying, release, stores, self._collectives)
+            self._cpu = CpuKernels(context, release, stores, self._collectives)
         self.may_wait = any(part is not None for part in (self._collectives, self._cpu, self._exchange))
         """True if there is anything that kernels may wait for."""
 
@@ -64,8 +63,8 @@ class WorkBeside:
 
     def let_again(self, kernel: Kernel, waits: WaitLog) -> Waiting:
         """Wait until kernels on the CPU have ended that keep a kernel from running once more."""
-        if self._cpu is not None and kernel.device is not Device.LINKS:
-            yield from self._timed(self._cpu.blocker(kernel), StallReason.CPU, waits)
+        if self._cpu is not None and kernel.device is not Device.LINKS and (one := self._cpu.blocker(kernel)):
+            yield from self._timed(one.ended, StallReason.CPU, waits)
 
     def _timed(self, event: Event | None, reason: StallReason, waits: WaitLog) -> Waiting:
         """Wait for an event, if there is one, and log the time."""
@@ -97,7 +96,7 @@ class WorkBeside:
         busy, fetched = (0, 0) if self._cpu is None else (self._cpu.busy_cycles, self._cpu.fetched_bytes)
         return busy, fetched, 0 if self._peers is None else self._peers.sent_bytes[self._gpu]
 
-    def since(self, before: tuple[int, int, int]) -> tuple[CpuRecord | None, Mapping[str, int]]:
+    def since(self, before: tuple[int, int, int]) -> Beside:
         """Return what the CPU, if there is one, has done since earlier figures, and what was sent."""
         busy, fetched, sent = (now - then for now, then in zip(self.figures(), before, strict=True))
         exchanged = {} if self._collectives is None else {EXCHANGED_COLUMN: sent}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,13 @@ from simpy import Event
 
 from g10sim.errors import PlanError, PolicyError
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
+from g10sim.hardware.memory import Departure
 from g10sim.policies.interface.moves import Evict, Move, eviction_of
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.records import Location
 from g10sim.sim.beside.stores import HostStores
-from g10sim.sim.context import JobContext
+from g10sim.sim.context import Claims, JobContext
 from g10sim.sim.fabric import Fabric, Phase, Timer
 from g10sim.sim.hooks import MOVES
 from g10sim.sim.stages.recomputation import Recomputation
@@ -43,7 +44,8 @@ class Migrator:
     """Carries out moves on one job's memory; implements ``g10sim.policies.interface.moves.MoveState``.
 
     Tensors that kernels on the CPU claim stay in host memory until these have ended; ``stores`` sends them to
-    other tiers from there. Those that collectives send stay on the GPU until these have ended.
+    other tiers from there. Those that collectives send stay on the GPU until these have ended. ``dying`` are
+    the tensors that die with each kernel.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Migrator:
         context: JobContext,
         view: PolicyView,
         recomputation: Recomputation,
+        dying: Sequence[Sequence[int]],
         stores: HostStores | None = None,
     ) -> None:
         self.view = view
@@ -58,7 +61,7 @@ class Migrator:
         self.keeps_needed = context.behaviour.running_tensors == "pinned"
         self._memory, self._addresses = context.memory, context.addresses
         self._policy, self._tiers = context.policy.name, context.machine.tiers
-        self._recomputation, self._stores = recomputation, stores
+        self._recomputation, self._dying, self._stores = recomputation, dying, stores
         self._claims, self._sending = context.claims, context.sending
 
     def perform(self, moves: Iterable[Move], *, are_planned: bool = True) -> None:
@@ -101,6 +104,11 @@ class Migrator:
         """Free dead tensors for good: nothing of them stays queued."""
         for tensor in tensors:
             self._release(self._addresses.held(tensor))
+
+    def release_dying(self, kernel: int, claims: Claims | None = None) -> None:
+        """Free the tensors that die with a kernel, unless they are claimed."""
+        dying = self._dying[kernel]
+        self.release(dying if claims is None else [tensor for tensor in dying if tensor not in claims])
 
     def release_all(self) -> None:
         """Give up all memory: the job ends."""
@@ -168,9 +176,7 @@ class Migrator:
         pages = None if move.size_bytes is None else move.size_bytes // memory.page_bytes
         for place in self._addresses.held(tensor):
             here = memory.idle[place]
-            memory.request_eviction(
-                place, tier, until=move.until, density=move.density, is_clean=move.is_clean, pages=pages
-            )
+            memory.request_eviction(place, tier, Departure(move.until, move.density, move.is_clean, pages))
             pages = None if pages is None else pages - (here - memory.idle[place])
 
     def _evict_at_last(self, move: Evict, tensor: int) -> None:

@@ -17,7 +17,7 @@ class Reactions:
     """Hooks of one job's policy; those that it does not define are never asked."""
 
     def __init__(self, policy: Policy, view: View, migrator: Migrator) -> None:
-        self._policy, self._view, self._migrator = policy, view, migrator
+        self._policy, self.view, self._migrator = policy, view, migrator
 
     def has(self, hook: str) -> bool:
         """Return whether the policy defines a hook."""
@@ -26,7 +26,7 @@ class Reactions:
     def react(self, hook: str) -> None:
         """Carry out what a hook answers with. Raises PolicyError for what is not allowed."""
         ask: Callable[[View], Iterable[Move]] = getattr(self._policy, hook)
-        moves = self._asked(hook, lambda: moves_of(ask(self._view)))
+        moves = self._asked(hook, lambda: moves_of(ask(self.view)))
         try:
             self._migrator.perform(moves, are_planned=False)
         except PolicyError as error:
@@ -34,16 +34,16 @@ class Reactions:
 
     def nominate(self) -> Iterable[int]:
         """Return the tensors whose pages the policy wants to go first."""
-        return self._asked("choose_victims", lambda: victims_of(self._policy.choose_victims(self._view)))
+        return self._asked("choose_victims", lambda: victims_of(self._policy.choose_victims(self.view)))
 
     def replan(self) -> MigrationPlan | None:
         """Return the plan that replaces the one before, if any."""
-        return self._asked("on_iteration_start", lambda: plan_of(self._policy.on_iteration_start(self._view)))
+        return self._asked("on_iteration_start", lambda: plan_of(self._policy.on_iteration_start(self.view)))
 
     def state(self) -> tuple[bool, Hashable]:
         """Return whether the policy has settled, and what it has learnt."""
-        settled = self._asked("is_steady", lambda: truth_of(self._policy.is_steady(self._view)))
-        return settled, self._asked("state", lambda: self._policy.state(self._view))
+        settled = self._asked("is_steady", lambda: truth_of(self._policy.is_steady(self.view)))
+        return settled, self._asked("state", lambda: self._policy.state(self.view))
 
     def _asked(self, hook: str, ask: Callable[[], Answer]) -> Answer:
-        return asked(self._policy, hook, ask, self._view.kernel)
+        return asked(self._policy, hook, ask, self.view.kernel)

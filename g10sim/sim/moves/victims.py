@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from operator import attrgetter
 
 from g10sim.errors import PolicyError
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.runs import Run
-from g10sim.policies.interface.policy import PolicyView
 from g10sim.sim.context import JobContext
 from g10sim.sim.hooks import place_of
+from g10sim.sim.moves.reactions import Reactions
 from g10sim.trace.repetition import each
 
 
@@ -67,18 +67,11 @@ class NominatedVictims(RecencyVictims):
 
     asks_policy = True
 
-    def __init__(
-        self,
-        context: JobContext,
-        dropped: Container[int],
-        view: PolicyView,
-        nominate: Callable[[], Iterable[int]],
-    ) -> None:
+    def __init__(self, context: JobContext, dropped: Container[int], reactions: Reactions) -> None:
         super().__init__(context, dropped)
-        policy = context.policy
-        self._view, self._nominate = view, nominate
+        policy, self._view, self._nominate = context.policy, reactions.view, reactions.nominate
         self._policy, self._place = policy.name, place_of(policy, "choose_victims")
-        self._names = each(view.trace.tensors, attrgetter("name"))
+        self._names = each(context.job.trace.tensors, attrgetter("name"))
         self._waiting: list[int] = []
         self._places: list[int] = []
         self._current: Run | None = None

@@ -12,26 +12,8 @@ from g10sim.records import StallReason
 from g10sim.sim.accounts.ledger import Execution
 from g10sim.sim.accounts.owners import WaitLog, reason_for_waiting
 from g10sim.sim.context import JobContext
-from g10sim.sim.stages.working_set import free_room
+from g10sim.sim.stages.working_set import endless_wait
 from g10sim.sim.view import View
-from g10sim.units import format_bytes
-
-
-class Arrival:
-    """The wait of a kernel for tensors: its time is logged with what was waited for since the last look."""
-
-    def __init__(self, fetching: Fetching, tensors: Sequence[int], waits: WaitLog) -> None:
-        self._fetching, self._tensors, self._waits = fetching, tensors, waits
-        self._since, self._reason = fetching.clock.cycle, fetching.reason()
-
-    def is_over(self) -> bool:
-        """Return whether the tensors have come."""
-        now = self._fetching.clock.cycle
-        self._waits.add(self._reason, now - self._since)
-        if self._fetching.have_come(self._tensors):
-            return True
-        self._since, self._reason = now, self._fetching.reason()
-        return False
 
 
 class Fetching:
@@ -39,6 +21,13 @@ class Fetching:
 
     ``tensors`` are those that each kernel waits for.
     """
+
+    _waits_alone = True
+    """True if only the memory and the links of its job can end a wait."""
+    _wanted: Sequence[int]
+    _waits: WaitLog
+    _since: int
+    _reason: StallReason
 
     def __init__(self, context: JobContext, view: View, tensors: Sequence[Sequence[int]]) -> None:
         self.tensors = tensors
@@ -63,26 +52,41 @@ class Fetching:
         return True
 
     def fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Demand what is missing and wait until it is there."""
-        memory, tensors = self._memory, self.tensors[execution.kernel]
-        if memory.awaits:
+        """Demand what is missing and wait until it is there, each cycle for what was waited for before it."""
+        if self._memory.awaits:
             yield from self.synchronize(waits)
+        self._wanted, self._waits = self.tensors[execution.kernel], waits
+        self._ask(execution)
+        self._since, self._reason = self.clock.cycle, self.reason()
+        if not self._has_come():
+            look, stuck = self._looks_again, self.describe_wait
+            yield self._fabric.until(look, stuck, self._number, is_alone=self._waits_alone)
+
+    def _ask(self, execution: Execution) -> None:
+        """Demand what a kernel lacks."""
+        memory = self._memory
         with self._fabric.alter(self._number):
-            for tensor in tensors:
+            for tensor in self._wanted:
                 if memory.idle[tensor] < memory.sizes[tensor]:
                     self._transfers.demand(self._number, tensor)
             memory.traffic.faults += execution.inputs.faulting + execution.outputs.faulting
-        arrival = Arrival(self, tensors, waits)
-        if not self.have_come(tensors):
-            yield self._fabric.until(arrival.is_over, self.describe_wait, self._number, is_alone=True)
 
-    def have_come(self, tensors: Sequence[int]) -> bool:
-        """Return whether all that was demanded is there, and some tensors are not in transfer."""
+    def _looks_again(self) -> bool:
+        """Log the time since the last look; return whether the kernel's tensors have come."""
+        now = self.clock.cycle
+        self._waits.add(self._reason, now - self._since)
+        if self._has_come():
+            return True
+        self._since, self._reason = now, self.reason()
+        return False
+
+    def _has_come(self) -> bool:
+        """Return whether all that was demanded is there, and the kernel's tensors are not in transfer."""
         if self._memory.queues.faulting:
             return False
         moving = self._memory.moving
         # Copies end in about the order of their requests, and this is asked at every change.
-        for tensor in reversed(tensors):  # noqa: SIM110
+        for tensor in reversed(self._wanted):  # noqa: SIM110
             if moving[tensor]:
                 return False
         return True
@@ -121,7 +125,4 @@ class Fetching:
         memory, context = self._memory, self._context
         kernel = context.job.trace.kernels[self._view.kernel]
         missing = sum(memory.moving[place] for place in context.addresses.trace.kernels[kernel.id].tensors)
-        return (
-            f"kernel {kernel.id} ({kernel.name}) waits indefinitely for "
-            f"{format_bytes(missing * memory.page_bytes)}: nothing moves any more; {free_room(memory)}"
-        )
+        return endless_wait(memory, kernel, missing)

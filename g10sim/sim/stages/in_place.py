@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from g10sim.hardware.transfers.rates import Message
+from g10sim.hardware.links import Message
 from g10sim.records import AccessRecord, Location
 from g10sim.sim.context import JobContext
 from g10sim.trace.model import Kernel

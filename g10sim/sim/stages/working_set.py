@@ -11,7 +11,7 @@ from g10sim.hardware.faults import FaultCount
 from g10sim.hardware.memory import Residency
 from g10sim.records import StallReason
 from g10sim.sim.accounts.owners import fault_reason
-from g10sim.trace.model import Trace
+from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.repetition import each, named
 from g10sim.units import format_bytes
 
@@ -69,6 +69,15 @@ def released_after(trace: Trace) -> list[tuple[int, ...]]:
     deaths = [sys.maxsize if lasts else death for lasts, death in zip(lasting, trace.deaths, strict=True)]
     touched = enumerate(named(trace.kernels, attrgetter("touched")), start=1)
     return [tuple([tensor for tensor in tensors if deaths[tensor] <= end]) for end, tensors in touched]
+
+
+def endless_wait(memory: Residency, kernel: Kernel, pages: int, kind: str = "", where: str = "") -> str:
+    """Describe a wait without end of a kernel for pages of its tensors."""
+    size = format_bytes(pages * memory.page_bytes)
+    return (
+        f"kernel {kernel.id} ({kernel.name}){kind} waits indefinitely for {size}{where}: nothing moves any "
+        f"more; {free_room(memory)}"
+    )
 
 
 def free_room(memory: Residency) -> str:

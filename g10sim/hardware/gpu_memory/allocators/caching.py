@@ -9,7 +9,6 @@ from g10sim.config.allocator import CachingPoolSpec
 from g10sim.errors import InvariantError
 from g10sim.hardware.gpu_memory.allocators.space import HOLE, Allocator, check_tiling
 from g10sim.hardware.gpu_memory.placement import Block, FitRule, Holes
-from g10sim.hardware.pools import Frames
 
 
 class _Class:
@@ -49,13 +48,11 @@ class CachingPool(Allocator):
     ``reserved_pages`` those of the most chunks at a time.
     """
 
-    def __init__(
-        self, capacity_pages: int, page_bytes: int, spec: CachingPoolSpec, frames: Frames | None = None
-    ) -> None:
+    def __init__(self, capacity_pages: int, page_bytes: int, spec: CachingPoolSpec) -> None:
         def pages(size_bytes: int) -> int:
             return -(-size_bytes // page_bytes)
 
-        super().__init__(capacity_pages, frames)
+        super().__init__(capacity_pages)
         self._rounding = pages(spec.rounding)
         self._small_limit = spec.small_limit // page_bytes
         self._large_limit = pages(spec.large_limit)
@@ -112,7 +109,9 @@ class CachingPool(Allocator):
         """Count ``reserved_pages`` from what is in use now."""
         self.reserved_pages = self.chunk_pages
 
-    def _check_holes(self) -> None:
+    def check(self) -> None:
+        """Check that blocks and holes tile the chunks, which are counted. Raises InvariantError."""
+        super().check()
         for sizes in self._classes:
             for chunk in sizes.chunks:
                 blocks = (block for block in self._blocks.values() if _inside(block, chunk))

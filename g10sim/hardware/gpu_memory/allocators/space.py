@@ -26,7 +26,7 @@ class Allocator(ABC):
         self.capacity_pages = capacity_pages
         self.used_pages = self.reserved_pages = 0
         self._block_pages = 0
-        self._frames = frames
+        self.frames = frames
         self._blocks: dict[int, Block] = {}
         self._asked: dict[int, int] = {}
 
@@ -37,13 +37,13 @@ class Allocator(ABC):
     @property
     def free_pages(self) -> int:
         """Pages that are in no block; of a shared GPU, those that no job has."""
-        return self.capacity_pages - self._block_pages if self._frames is None else self._frames.free
+        return self.capacity_pages - self._block_pages if self.frames is None else self.frames.free
 
     @property
     def largest_hole_pages(self) -> int:
         """Pages of the largest request that would be granted now."""
         largest = self._largest_hole()
-        return largest if self._frames is None else min(largest, self._frames.free)
+        return largest if self.frames is None else min(largest, self.frames.free)
 
     @property
     def blocks(self) -> dict[int, Block]:
@@ -69,7 +69,7 @@ class Allocator(ABC):
         """
         if owner in self._blocks:
             raise InvariantError(f"owner {owner} has a block already")
-        if self._frames is not None and pages > self._frames.free:
+        if self.frames is not None and pages > self.frames.free:
             return False
         block = self._place(pages, rule)
         if block is None:
@@ -93,12 +93,11 @@ class Allocator(ABC):
         """Count ``reserved_pages`` from what is in use now."""
 
     def check(self) -> None:
-        """Check that blocks and holes tile the memory, no two holes touch, and all jobs together fit.
+        """Check that all jobs together fit, blocks and holes tile the memory, and no two holes touch.
 
         Raises InvariantError.
         """
-        self._check_holes()
-        frames = self._frames
+        frames = self.frames
         if frames is not None and not self.used_pages <= frames.used <= frames.capacity_pages:
             raise InvariantError(
                 f"{frames.used} of {frames.capacity_pages} pages are in use, {self.used_pages} by one job"
@@ -106,9 +105,9 @@ class Allocator(ABC):
 
     def _use(self, pages: int) -> None:
         self.used_pages += pages
-        if self._frames is not None:
-            self._frames.free -= pages
-            self._frames.note_peak()
+        if self.frames is not None:
+            self.frames.free -= pages
+            self.frames.note_peak()
 
     @abstractmethod
     def _largest_hole(self) -> int:
@@ -121,10 +120,6 @@ class Allocator(ABC):
     @abstractmethod
     def _holes_for(self, pages: int) -> Holes:
         """Return the holes that requests of a size are served from."""
-
-    @abstractmethod
-    def _check_holes(self) -> None:
-        """Check that blocks and holes tile the memory. Raises InvariantError."""
 
 
 def check_tiling(name: str, whole: Block, blocks: Iterable[Block], holes: Iterable[Block]) -> None:
@@ -156,7 +151,9 @@ class ContiguousSpace(Allocator):
         self._untouched = self.holes.copy()
         self.reserved_pages = self.used_pages
 
-    def _check_holes(self) -> None:
+    def check(self) -> None:
+        """Check what all allocators do, and the count of free pages. Raises InvariantError."""
+        super().check()
         check_tiling("contiguous memory", Block(0, self.capacity_pages), self._blocks.values(), self.holes)
         sizes = [hole.pages for hole in self.holes]
         if self.capacity_pages - self._block_pages != sum(sizes) or self.holes.largest_pages != max(
