@@ -275,7 +275,9 @@ class WholeFetching(Fetching):
     def _holders(self) -> str:
         """Name the largest blocks of memory and how many more there are."""
         tensors, page = self._context.job.trace.tensors, self._memory.page_bytes
-        blocks = sorted(self._space.blocks.allocator.blocks.items(), key=lambda item: -item[1].pages)
+        blocks = sorted(
+            self._space.blocks.allocator.blocks.items(), key=lambda item: (-item[1].pages, item[1].start)
+        )
         names = ("scratch space" if o == -1 else tensors[max(o, index_owner(o))].name for o, _ in blocks)
         shown = [
             f"{name} {format_bytes(block.pages * page)}"

@@ -47,8 +47,8 @@ class Allocator(ABC):
 
     @property
     def blocks(self) -> dict[int, Block]:
-        """Block of every owner, by address."""
-        return dict(sorted(self._blocks.items(), key=lambda item: item[1].start))
+        """Block of every owner."""
+        return self._blocks.copy()
 
     def block(self, owner: int) -> Block:
         """Return an owner's block."""
@@ -57,7 +57,7 @@ class Allocator(ABC):
     def layout(self) -> array[int]:
         """Return what lies in memory by address: owner or HOLE, pages, owner, pages, and so on."""
         found, at = array("q"), 0
-        for owner, block in self.blocks.items():
+        for owner, block in sorted(self._blocks.items(), key=lambda item: item[1].start):
             found.extend((HOLE, block.start - at, owner, block.pages))
             at = block.end
         return found
