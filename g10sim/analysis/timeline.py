@@ -18,6 +18,13 @@ Numbers: TypeAlias = "npt.NDArray[Any]"
 """Integers or floats, or integers of Python where they may be too large for those of numpy."""
 
 
+def prefix_sums(values: Numbers) -> Numbers:
+    """Add up the first 0, 1, ... values: one more sum than values."""
+    sums = np.zeros(len(values) + 1, dtype=values.dtype)
+    values.cumsum(out=sums[1:])
+    return sums
+
+
 def kernel_durations(trace: Trace, clock_hz: int) -> Integers:
     """Duration of every kernel in cycles."""
     return np.array(trace.durations_cycles(clock_hz), dtype=np.int64)

@@ -10,8 +10,25 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from g10sim.analysis.timeline import Floats, Integers
-from g10sim.policies.planning.prefix_sums import PrefixSums
+from g10sim.analysis.timeline import Floats, Integers, Numbers, prefix_sums
+
+
+class PrefixSums:
+    """Sums of the first 0, 1, ... of values that their owner changes, one more than there are values.
+
+    ``sums`` is read only. Values are such that sums are exact: what follows a change is moved by it.
+    """
+
+    def __init__(self, values: Numbers) -> None:
+        self._values, self.sums = values, prefix_sums(values)
+
+    def change(self, start: int, stop: int) -> None:
+        """Add up again after values ``start`` to ``stop`` - 1 have changed."""
+        changed, following = self.sums[start + 1 : stop + 1], self.sums[stop + 1 :]
+        before = self.sums[stop]
+        self._values[start:stop].cumsum(out=changed)
+        changed += self.sums[start]
+        following += self.sums[stop] - before
 
 
 class Budget:

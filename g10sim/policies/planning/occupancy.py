@@ -6,10 +6,7 @@ from math import floor
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers
-from g10sim.policies.planning.prefix_sums import PrefixSums
-
-_BLOCK = 4096
+from g10sim.analysis.timeline import Integers, prefix_sums
 
 
 class Occupancy:
@@ -20,22 +17,16 @@ class Occupancy:
 
     def __init__(self, occupancy_bytes: Integers) -> None:
         self.bytes = occupancy_bytes
-        blocks = -(-len(occupancy_bytes) // _BLOCK)
-        self._peaks, self._altered = np.zeros(blocks, dtype=np.int64), set(range(blocks))
 
     @property
     def peak_bytes(self) -> int:
-        """Highest occupancy; looks at the kernels around those that have changed."""
-        for block in self._altered:
-            self._peaks[block] = self.bytes[block * _BLOCK : (block + 1) * _BLOCK].max()
-        self._altered.clear()
-        return int(self._peaks.max(initial=0))
+        """Highest occupancy."""
+        return int(self.bytes.max(initial=0))
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         for part in span_slices(first, stop, len(self.bytes)):
             self.bytes[part] += size_bytes
-            self._altered.update(range(part.start // _BLOCK, (part.stop - 1) // _BLOCK + 1))
 
     def most(self, first: int, stop: int) -> int:
         """Return the highest occupancy within a span; 0 for an empty one."""
@@ -48,15 +39,8 @@ class Occupancy:
 
     def within_from(self, limit_bytes: float, first: int, stop: int) -> int:
         """Return the first kernel of a span from which on it never exceeds the limit."""
-        count = 64
-        while True:
-            start = max(first, stop - count)
-            above = self.above(limit_bytes, start, stop)
-            if above is not None:
-                return above[1] + 1
-            if start == first:
-                return first
-            count *= 8
+        above = self.above(limit_bytes, first, stop)
+        return first if above is None else above[1] + 1
 
     def _within(self, first: int, stop: int) -> Integers:
         parts = [self.bytes[part] for part in span_slices(first, stop, len(self.bytes))]
@@ -69,33 +53,20 @@ class Pressure(Occupancy):
     def __init__(self, occupancy_bytes: Integers, durations: Integers, limit_bytes: float) -> None:
         super().__init__(occupancy_bytes)
         self._durations, self._limit_bytes = durations, floor(limit_bytes)
-        self._is_over = self.bytes > self._limit_bytes
-        self._over: Integers = self._is_over * durations
-        self._over_sums = PrefixSums(self._over)
-        self._changed = list[slice]()
+        self._over_sums: Integers | None = None
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         super().add(first, stop, size_bytes)
-        self._changed += span_slices(first, stop, len(self.bytes))
+        self._over_sums = None
 
     def over_cycles(self, first: Integers, stop: Integers) -> Integers:
         """Return the cycles of spans during which occupancy exceeds the limit."""
-        for part in self._changed:
-            is_over = self.bytes[part] > self._limit_bytes
-            turned = np.flatnonzero(is_over != self._is_over[part])
-            if len(turned):
-                self._is_over[part] = is_over
-                some = slice(part.start + int(turned[0]), part.start + int(turned[-1]) + 1)
-                self._over[some] = self._is_over[some] * self._durations[some]
-                self._over_sums.change(some.start, some.stop)
-        self._changed.clear()
-        return np.where(stop > first, self._over_before(stop) - self._over_before(first), 0)
-
-    def _over_before(self, kernel: Integers) -> Integers:
-        laps, places = np.divmod(kernel, max(1, len(self.bytes)))
-        sums: Integers = laps * self._over_sums.sums[-1] + self._over_sums.sums.take(places)
-        return sums
+        if self._over_sums is None:
+            self._over_sums = prefix_sums((self.bytes > self._limit_bytes) * self._durations)
+        laps, places = np.divmod(np.stack((first, stop)), max(1, len(self.bytes)))
+        before, until = laps * self._over_sums[-1] + self._over_sums.take(places)
+        return np.where(stop > first, until - before, 0)
 
 
 def span_slices(first: int, stop: int, num_kernels: int) -> tuple[slice, ...]:

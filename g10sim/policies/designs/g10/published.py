@@ -27,7 +27,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations
+from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations, prefix_sums
 from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.g10.draft import (
     Draft,
@@ -42,7 +42,6 @@ from g10sim.policies.interface.moves import Evict, Fetch, Free, TensorMove
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.planning.prefix_sums import prefix_sums
 from g10sim.policies.planning.timeline import Absence, Timeline, absences
 from g10sim.trace.model import Trace
 

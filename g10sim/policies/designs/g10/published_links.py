@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from g10sim.analysis.timeline import Flags, Floats, Integers
-from g10sim.policies.planning.prefix_sums import prefix_sums
+from g10sim.analysis.timeline import Flags, Floats, Integers, prefix_sums
 
 
 class Channel:

@@ -9,9 +9,8 @@ from operator import add
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers, Numbers
+from g10sim.analysis.timeline import Integers, Numbers, prefix_sums
 from g10sim.policies.planning.channel import Interval, groups
-from g10sim.policies.planning.prefix_sums import prefix_sums
 
 _LARGEST, _LOW_BITS = np.iinfo(np.int64).max, 20
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from g10sim.analysis.footprint import unmoved_bytes
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Integers, prefix_sums
 from g10sim.policies.designs.vdnn.layers import Layer, LayerKind, first_backward_kernel
 from g10sim.policies.interface.machine import page_sizes
 from g10sim.policies.planning.channel import queued, queued_backwards
 from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.planning.prefix_sums import prefix_sums
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
 
