@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from g10sim.policies.planning.offloading.takeover import added_kernel, cpu_inputs, filled_buckets
@@ -34,25 +35,18 @@ def gathered(trace: Trace) -> tuple[Window, ...]:
     )
 
 
-@dataclass
-class _Added:
-    """Collectives by the kernel that they come before, or behind."""
-
-    before: dict[int, list[Kernel]] = field(default_factory=dict)
-    behind: dict[int, list[Kernel]] = field(default_factory=dict)
-
-
 class _Partitioning:
     def __init__(self, trace: Trace, replicas: int, bucket_bytes: int, stays: Sequence[Window]) -> None:
         self._given, self._replicas = trace, replicas
         self._tensors = list(trace.tensors)
         self._steps = [kernel for kernel in trace.cpu_kernels if kernel.phase is Phase.OPTIMIZER]
-        self._added = _Added()
+        self._before, self._behind = (defaultdict[int, list[Kernel]](list) for _ in range(2))
+        """Collectives by the kernel that they come before, or behind."""
         self._parts: dict[int, int] = {}
         """For each gradient the part of its sum that the CPU reads."""
         self._rests: dict[int, int] = {}
         """For each weight of which the GPU has a part, and keeps the rest, that rest."""
-        self._gathered: dict[int, list[tuple[Window, int]]] = {}
+        self._gathered = defaultdict[int, list[tuple[Window, int]]](list)
         """For each weight that is gathered for its stays, these and the rests that come with them."""
         self._scatter(bucket_bytes)
         self._gather_for_stays(stays)
@@ -85,18 +79,18 @@ class _Partitioning:
             made = _collective(
                 "Reduce-scatter", bucket.tensors, parts, phase=Phase.BACKWARD, moved_bytes=moved
             )
-            self._added.behind.setdefault(bucket.ready, []).append(made)
+            self._behind[bucket.ready].append(made)
 
     def _gather_for_stays(self, stays: Iterable[Window]) -> None:
         for stay in stays:
             rest = self._rest(stay.tensor, persistent=False)
             if rest is None:
                 continue
-            self._gathered.setdefault(stay.tensor, []).append((stay, rest))
+            self._gathered[stay.tensor].append((stay, rest))
             phase = self._given.kernels[stay.first].phase
             moved = self._bytes([rest])
             made = _collective("All-gather", [stay.tensor], [rest], phase=phase, moved_bytes=moved)
-            self._added.before.setdefault(stay.fetched, []).append(made)
+            self._before[stay.fetched].append(made)
 
     def _gather_updates(self) -> None:
         """All-gather what the CPU has updated and the GPU keeps, behind the last step that updates it."""
@@ -110,7 +104,7 @@ class _Partitioning:
                 made = _collective(
                     "All-gather", found, found.values(), moved_bytes=self._bytes(found.values())
                 )
-                self._added.behind.setdefault(step.id, []).append(made)
+                self._behind[step.id].append(made)
 
     def _is_kept(self, tensor: int) -> bool:
         lasts = self._given.tensors[tensor].persistent and self._given.uses[tensor]
@@ -128,11 +122,10 @@ class _Partitioning:
 
     def trace(self) -> Trace:
         """Return the trace."""
-        kernels, added, steps = list[Kernel](), self._added, {step.id for step in self._steps}
+        kernels, steps = list[Kernel](), {step.id for step in self._steps}
         for kernel in self._given.kernels:
-            kernels += added.before.get(kernel.id, ())
-            kernels.append(self._on_cpu(kernel) if kernel.id in steps else self._on_gpu(kernel))
-            kernels += added.behind.get(kernel.id, ())
+            mine = self._on_cpu(kernel) if kernel.id in steps else self._on_gpu(kernel)
+            kernels += [*self._before[kernel.id], mine, *self._behind[kernel.id]]
         numbered = (kernel.with_tensors(kernel.inputs, kernel.outputs, k) for k, kernel in enumerate(kernels))
         return replace(self._given, tensors=tuple(self._tensors), kernels=tuple(numbered))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,50 +129,41 @@ class Launches:
     """
 
     def __init__(self, takeover: Takeover, arrivals: Mapping[int, int]) -> None:
-        self._kernels, self._takes, self._arrivals = takeover.trace.kernels, takeover.takes, arrivals
-        self._calls = _calls(self._kernels, self._takes)
-        self.earliest, self.latest = self._first(), self._last()
+        self._takes, end = takeover.takes, len(takeover.trace.kernels)
+        calls = _calls(takeover.trace.kernels, self._takes)
+        self.earliest = self._positions(calls, max, 0, arrivals, after=1)
+        self.latest = self._positions(reversed(calls), min, end, {}, after=0)
         others = (kernel.id for kernel in takeover.on_gpu if kernel.phase is not Phase.OPTIMIZER)
         self.end = max(others, default=-1) + 1
         """Position after the last kernel on the GPU that is not part of the optimizer."""
 
-    def _first(self) -> dict[int, int]:
-        used, written, found = dict[int, int](), dict[int, int](), dict[int, int]()
-        for call in self._calls:
+    def _positions(
+        self,
+        calls: Iterable[Sequence[Kernel]],
+        choose: Callable[[Iterable[int]], int],
+        border: int,
+        arrivals: Mapping[int, int],
+        *,
+        after: int,
+    ) -> dict[int, int]:
+        """Return the positions next to the ``border`` that the calls which come first leave for the others.
+
+        Each kernel of the GPU is so much ``after`` its position.
+        """
+        used, written = (defaultdict[int, int](lambda: border) for _ in range(2))
+        found = dict[int, int]()
+        for call in calls:
             for kernel in call:
-                found[kernel.id] = kernel.id + 1
+                found[kernel.id] = kernel.id + after
                 if kernel.id in self._takes:
-                    reads = (max(written.get(t, 0), self._arrivals.get(t, 0)) for t in kernel.inputs)
-                    found[kernel.id] = max((*reads, *(used.get(t, 0) for t in kernel.outputs)), default=0)
-            _note(max, call, found, used, written, 0)
-        return {kernel: found[kernel] for kernel in sorted(self._takes)}
-
-    def _last(self) -> dict[int, int]:
-        end = len(self._kernels)
-        used, written, found = dict[int, int](), dict[int, int](), dict[int, int]()
-        for call in reversed(self._calls):
+                    reads = [written[tensor] for tensor in kernel.inputs]
+                    reads += [arrivals.get(tensor, border) for tensor in kernel.inputs]
+                    found[kernel.id] = choose([border, *reads, *(used[tensor] for tensor in kernel.outputs)])
             for kernel in call:
-                found[kernel.id] = kernel.id
-                if kernel.id in self._takes:
-                    reads = (written.get(t, end) for t in kernel.inputs)
-                    found[kernel.id] = min((*reads, *(used.get(t, end) for t in kernel.outputs)), default=end)
-            _note(min, call, found, used, written, end)
+                for noted, tensors in ((used, kernel.touched), (written, kernel.outputs)):
+                    for tensor in tensors:
+                        noted[tensor] = choose((noted[tensor], found[kernel.id]))
         return {kernel: found[kernel] for kernel in sorted(self._takes)}
-
-
-def _note(
-    choose: Callable[[int, int], int],
-    call: Sequence[Kernel],
-    positions: Mapping[int, int],
-    used: dict[int, int],
-    written: dict[int, int],
-    default: int,
-) -> None:
-    """Note where the tensors of a call are used and written, by the positions of its kernels."""
-    for kernel in call:
-        for noted, tensors in ((used, kernel.touched), (written, kernel.outputs)):
-            for tensor in tensors:
-                noted[tensor] = choose(noted.get(tensor, default), positions[kernel.id])
 
 
 def _calls(kernels: Sequence[Kernel], takes: frozenset[int]) -> list[list[Kernel]]:
