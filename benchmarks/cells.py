@@ -14,7 +14,7 @@ from g10sim.config.data import data_path
 from g10sim.experiment.stored_cells import needs_parameters
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available
-from g10sim.reproduce.published import read_published, reference_plan, trace_directory
+from g10sim.reproduce.validation import read_published, reference_plan, trace_directory
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Trace
 from g10sim.trace.synthetic import chain

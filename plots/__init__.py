@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from g10sim.checksums import stamp
 from g10sim.errors import ConfigError
-from g10sim.files import replacing, write_csv, writing
+from g10sim.files import replacing, stamp, write_csv, writing
 from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
 from g10sim.registry import not_found
 from g10sim.results.choosing import rows_where, several_values
-from g10sim.results.reading import CONFIGURATION, KEYS, MACHINE, TIMED_FOR, read_results, read_table
-from g10sim.results.sizing import read_sizing
+from g10sim.results.reading import (
+    CONFIGURATION,
+    KEYS,
+    MACHINE,
+    TIMED_FOR,
+    read_results,
+    read_sizing,
+    read_table,
+)
 from g10sim.results.swept import swept_keys
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ LAYERS = [
     {"display", "looks", "text"},
     {"places"},
     {"reasons"},
-    {"checksums", "errors", "units", "records", "registry"},
+    {"errors", "units", "records", "registry"},
     {"files"},
     {"config"},
     {"trace"},
@@ -99,7 +99,6 @@ def test_imports_go_down_only(path):
 def test_plots_read_results_only(path):
     used = {name.split(".")[1] for name in imports(path) if name.startswith("g10sim.")}
     assert used <= {
-        "checksums",
         "plots",
         "results",
         "errors",

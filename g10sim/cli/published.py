@@ -16,8 +16,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.reproduce import claims as claim_list
 from g10sim.reproduce import measured as measurements
-from g10sim.reproduce.published import TRACES
-from g10sim.reproduce.validation import Agreement, agreements
+from g10sim.reproduce.validation import TRACES, Agreement, agreements
 from g10sim.reproduce.validation import validate as run_validation
 from g10sim.results.cases import written
 from g10sim.results.columns import FAILED

@@ -19,9 +19,8 @@ from g10sim.config.load import load_run, with_policies
 from g10sim.config.schema import run_schema
 from g10sim.display import rounded_seconds
 from g10sim.errors import ConfigError
-from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import CellResult
-from g10sim.experiment.results import result_rows
+from g10sim.experiment.cells import Cell, CellResult
+from g10sim.experiment.directory import result_rows
 from g10sim.experiment.run import Outcome, Running, ignore, run_experiment
 from g10sim.experiment.workers import Executor
 from g10sim.policies.interface.registry import find

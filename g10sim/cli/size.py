@@ -12,8 +12,7 @@ from g10sim.cli.options import Force, Scheduler, Settings, Workers, choose_execu
 from g10sim.cli.output import complain_of_failures, say, show_table, warn
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
-from g10sim.results.reading import PICTURES
-from g10sim.results.sizing import SIZING
+from g10sim.results.reading import PICTURES, SIZING
 from g10sim.sizing.prices import DEFAULT_PRICES, load_prices
 from g10sim.sizing.resources import RESOURCES, find
 from g10sim.sizing.searches import Goal, Sizing

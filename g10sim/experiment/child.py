@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection
 from platform import python_version
 
 import g10sim
+from g10sim.experiment.cells import CellResult, CellTask, finished
 from g10sim.experiment.directory import library_versions
-from g10sim.experiment.outcome import CellResult, CellTask, finished
 from g10sim.experiment.program import program
 from g10sim.experiment.reads import Now, note_from_start
 from g10sim.experiment.workers import crashed, reason_of_end

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from g10sim.errors import ConfigError
+from g10sim.experiment.cells import CellResult, CellTask, one_line
 from g10sim.experiment.child import Order, run_in_child, versions
-from g10sim.experiment.outcome import CellResult, CellTask, one_line
 from g10sim.experiment.workers import Results, crashed
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The files of a directory of results, kept up to date while cells run."""
+"""The files of a directory of results, kept up to date while cells run, and their columns and rows."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import g10sim
-from g10sim.checksums import data_hash, sealed
 from g10sim.errors import ConfigError
-from g10sim.experiment.cells import Cell
+from g10sim.experiment.cells import Cell, CellResult
 from g10sim.experiment.expand import Experiment
-from g10sim.experiment.outcome import CellResult
 from g10sim.experiment.program import program, version_of
-from g10sim.experiment.results import result_columns, result_rows
 from g10sim.experiment.store import CellStore, StoredCell, remove_pictures, remove_tables
 from g10sim.experiment.uncertainty import CASES_COLUMNS, all_cells, case_rows, with_ranges
-from g10sim.files import write_csv, write_json, write_yaml, writing
-from g10sim.results.columns import OK
+from g10sim.files import data_hash, sealed, write_csv, write_json, write_yaml, writing
+from g10sim.results.columns import FURTHER, JOBS, OK, metric_columns
 from g10sim.results.legends import ATTRIBUTE, legends
 from g10sim.results.ranges import CASES, range_columns, ranged_names
 from g10sim.results.reading import CONFIGURATION, PICTURES, PROVENANCE, REPORT, RESULTS, TIMED_FOR, TIMING
+from g10sim.results.swept import as_number
 
+_BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
+_AFTER_SWEPT = ("seed", "status", "message")
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "simpy")
 """Libraries whose versions are kept with the results."""
 
@@ -34,6 +34,57 @@ _TIMING_COLUMNS = (
 )
 _SECONDS_BETWEEN_WRITES, _TIMES_AS_LONG = 2.0, 20
 """Least time between writes of all rows, and how many times as long as the last one took."""
+
+
+def result_columns(experiment: Experiment) -> tuple[str, ...]:
+    """Columns of results.csv; a swept key that is a column anyway is not repeated.
+
+    A swept quantity has two: as it was written, and as a number.
+
+    Groups of further metrics are there if any cell has them.
+    """
+    cells = experiment.cells
+    kinds = dict(item for cell in cells for item in cell.system.kinds.items())
+    metrics = [*metric_columns(kinds)]
+    for group in FURTHER.values():
+        if any(map(group.applies, cells)):
+            metrics += group.names
+    if experiment.config.uncertainty is not None:
+        metrics += range_columns(metrics)
+    fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *metrics)
+    swept = [key for key in experiment.config.sweep if key not in fixed]
+    numbers = [column for cell in cells for column in _numbers(cell.swept)]
+    jobs = JOBS.names if any(map(JOBS.applies, cells)) else ()
+    return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *dict.fromkeys(numbers), *metrics, *jobs)
+
+
+def _numbers(swept: Mapping[str, str]) -> dict[str, int | float]:
+    """Return swept quantities as numbers, by names that tell the unit."""
+    return dict(filter(None, (as_number(key, text) for key, text in swept.items())))
+
+
+def result_rows(cells: Iterable[Cell], results: Iterable[CellResult]) -> Iterator[dict[str, Any]]:
+    """Rows of results.csv in cell order, one per job; a cell without numbers has only the first columns."""
+    for cell, result in zip(cells, results, strict=True):
+        for number, job in enumerate(cell.jobs):
+            metrics = result.rows[number] if result.rows else {}
+            row: dict[str, Any] = {
+                **cell.swept,
+                **_numbers(cell.swept),
+                "cell": cell.index,
+                "name": cell.name,
+                "trace": job.trace.name,
+                "model": job.trace.model,
+                "batch_size": job.trace.batch_size,
+                "policy": cell.label,
+                "seed": cell.seed,
+                "status": result.status,
+                "message": result.message,
+                **metrics,
+            }
+            if not cell.one_job:
+                row |= {"job": number, "gpu": job.gpu, "priority": job.priority}
+            yield row
 
 
 class ResultsDirectory:

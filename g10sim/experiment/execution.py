@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import g10sim
-from g10sim.checksums import data_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import G10SimError, InvariantError, UnsupportedError, own_lines
-from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import CHANGED, CellResult, CellTask, one_line
+from g10sim.experiment.cells import CHANGED, Cell, CellResult, CellTask, one_line
 from g10sim.experiment.program import program
 from g10sim.experiment.reads import NOTHING_ELSE, Now, Reads, of_cell, of_plug_in
 from g10sim.experiment.store import CELLS, CellStore
+from g10sim.files import data_hash
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import RunRecords
 from g10sim.results.bounds import Conditions, bound_row

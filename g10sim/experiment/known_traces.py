@@ -10,10 +10,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from g10sim.checksums import data_hash, file_hash, sealed, unsealed
 from g10sim.errors import ConfigError
 from g10sim.experiment.program import program
-from g10sim.files import write_text, writing
+from g10sim.files import data_hash, file_hash, sealed, unsealed, write_text, writing
 
 _log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from importlib.util import cache_from_source
 from pathlib import Path
 
 import g10sim
-from g10sim.checksums import bytes_hash, data_hash, file_hash
 from g10sim.errors import ConfigError
+from g10sim.files import bytes_hash, data_hash, file_hash
 
 _PACKAGE = Path(g10sim.__file__).parent
 _ENGINE = ("analysis", "config", "hardware", "policies", "results", "sim", "trace")
-_NAMES = ("cells", "execution", "known_traces", "outcome", "reads", "workloads")
+_NAMES = ("cells", "execution", "known_traces", "reads", "workloads")
 _OF_CELLS = tuple(f"experiment/{name}.py" for name in _NAMES)
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "scipy", "simpy")
 _VERSION = re.compile(r"^Version: *(\S+)$", re.MULTILINE)

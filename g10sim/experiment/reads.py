@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import g10sim
-from g10sim.checksums import data_hash, file_hash
 from g10sim.experiment.program import version_of
+from g10sim.files import data_hash, file_hash
 
 _ABSENT, _PRESENT = "", "present"
 _WRITES = os.O_WRONLY | os.O_RDWR

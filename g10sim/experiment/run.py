@@ -14,13 +14,11 @@ from g10sim.config.document import Document
 from g10sim.config.load import run_config
 from g10sim.config.run import AUTO, MOST_ITERATIONS
 from g10sim.display import Displayed
-from g10sim.experiment.cells import Cell
-from g10sim.experiment.directory import ResultsDirectory
+from g10sim.experiment.cells import CHANGED, Cell, CellResult, CellTask, EqualParts, change_since, finished
+from g10sim.experiment.directory import ResultsDirectory, result_rows
 from g10sim.experiment.expand import expand
 from g10sim.experiment.known_traces import KnownTraces
-from g10sim.experiment.outcome import CHANGED, CellResult, CellTask, EqualParts, change_since, finished
 from g10sim.experiment.reads import Now
-from g10sim.experiment.results import result_rows
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.uncertainty import all_cells
 from g10sim.experiment.workers import Executor, LocalProcesses

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from g10sim.checksums import file_hash, sealed, stamped, unsealed
 from g10sim.config.run import Table
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.known_traces import KnownTraces
-from g10sim.files import replacing, writing
+from g10sim.files import file_hash, replacing, sealed, stamped, unsealed, writing
 from g10sim.records import RunRecords
 from g10sim.results.columns import OK
 from g10sim.results.keyed import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed

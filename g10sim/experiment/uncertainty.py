@@ -16,8 +16,7 @@ from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import SsdTierSpec
 from g10sim.config.uncertainty import UncertaintySpec
-from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import CellResult
+from g10sim.experiment.cells import Cell, CellResult
 from g10sim.results.columns import OK
 from g10sim.results.ranges import ranged_columns
 from g10sim.trace.work import OperatorClass

@@ -20,8 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from g10sim.errors import ConfigError
-from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import CellResult, CellTask
+from g10sim.experiment.cells import Cell, CellResult, CellTask
 from g10sim.policies.interface.registry import find
 from g10sim.results.columns import FAILED
 

@@ -20,7 +20,7 @@ from g10sim.experiment.run import Outcome, Running, run_experiments
 from g10sim.files import write_csv
 from g10sim.importers.gpg import import_gpg
 from g10sim.registry import not_found
-from g10sim.reproduce.published import TRACES
+from g10sim.reproduce.validation import TRACES
 from g10sim.results.cases import Measured, breakdown
 from g10sim.results.measures import Measure
 from g10sim.trace.format import save_trace

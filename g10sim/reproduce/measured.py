@@ -21,7 +21,7 @@ from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Spec
 from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.errors import ConfigError, G10SimError
-from g10sim.experiment.outcome import one_line
+from g10sim.experiment.cells import one_line
 from g10sim.experiment.run import Outcome, Running, run_experiments
 from g10sim.files import write_csv, write_yaml
 from g10sim.registry import not_found

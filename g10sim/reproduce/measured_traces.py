@@ -12,11 +12,10 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from g10sim.capture.manifest import MANIFEST, read_manifest
-from g10sim.checksums import data_hash
 from g10sim.config.data import data_path
 from g10sim.config.quantities import PositiveBytes, PositiveDuration, Spec
 from g10sim.experiment.program import code_hash
-from g10sim.files import write_json
+from g10sim.files import data_hash, write_json
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.placing import on_cpu

@@ -1,4 +1,4 @@
-"""A directory of results: ``results.csv``, the tables next to it, and one cell with its time in seconds."""
+"""A directory of results: ``results.csv``, the tables next to it, one cell with its time; or of a sizing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from g10sim.checksums import bytes_hash, unsealed
 from g10sim.errors import ConfigError
+from g10sim.files import bytes_hash, unsealed
 from g10sim.results.choosing import differing_keys
 from g10sim.results.columns import OK, stall_reasons
 from g10sim.results.keyed import keys_of
@@ -22,7 +22,6 @@ from g10sim.text import few
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
-
 
 RESULTS, TIMING = "results.csv", "timing.csv"
 CONFIGURATION, PROVENANCE = "config.yaml", "provenance.json"
@@ -44,6 +43,8 @@ MACHINE = "machine"
 _AGAIN = "allowed: running the configuration again, which writes it again"
 _TABLE = "a table written by 'run'"
 _NUMBERS_AT_ONCE = 2**22
+SIZING, CURVES, DESCRIPTION = "sizing.csv", "curves.csv", "sizing.json"
+"""Files of a directory that ``g10sim size`` writes."""
 
 
 def read_results(directory: str | Path) -> pd.DataFrame:
@@ -314,3 +315,20 @@ def covered_until(
 
 def _listed(numbers: list[int]) -> str:
     return few(map(str, numbers), 12) or "of which there is none"
+
+
+def read_sizing(directory: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Read ``sizing.csv`` and ``curves.csv`` of a sizing.
+
+    Raises ConfigError if there are none, or if they are not those that ``sizing.json`` describes.
+    """
+    directory = Path(directory)
+    path = directory / DESCRIPTION
+    try:
+        described = unsealed(json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"{path}: cannot be read: {error}"
+        raise ConfigError(f"{problem}; allowed: a directory written by 'size'") from error
+    if described is None:
+        raise ConfigError(f"{path}: is damaged or was edited; allowed: running 'size' again")
+    return read_csv(directory, SIZING, described), read_csv(directory, CURVES, described)

@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Unpack
 
 from g10sim.errors import InvariantError
-from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import CellResult
+from g10sim.experiment.cells import Cell, CellResult
 from g10sim.experiment.run import Running, ignore, run_cells
 from g10sim.results.columns import FAILED, OK
 from g10sim.sizing.cases import Case

@@ -8,14 +8,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Unpack
 
-from g10sim.checksums import sealed
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError
 from g10sim.experiment.expand import expand
 from g10sim.experiment.run import Running, run_experiments
-from g10sim.files import write_csv, write_json
+from g10sim.files import sealed, write_csv, write_json
 from g10sim.results.columns import FAILED
-from g10sim.results.sizing import CURVES, DESCRIPTION, SIZING
+from g10sim.results.reading import CURVES, DESCRIPTION, SIZING
 from g10sim.sizing.cases import cases_of
 from g10sim.sizing.judging import FORBIDDEN, Search, judge
 from g10sim.sizing.prices import PriceList

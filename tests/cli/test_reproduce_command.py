@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from g10sim.plots.registry import paper_figures
-from g10sim.reproduce.published import read_published
+from g10sim.reproduce.validation import read_published
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 

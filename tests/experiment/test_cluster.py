@@ -18,9 +18,9 @@ import pytest
 
 import g10sim
 from g10sim.errors import ConfigError
+from g10sim.experiment.cells import CellTask
 from g10sim.experiment.child import Order, run_in_child, versions
 from g10sim.experiment.cluster import DaskCluster
-from g10sim.experiment.outcome import CellTask
 from g10sim.results.reading import read_results
 
 if find_spec("distributed") is None:

@@ -3,8 +3,8 @@
 import pickle
 
 from g10sim.config.load import load_run
+from g10sim.experiment.cells import CellResult, EqualParts
 from g10sim.experiment.expand import expand
-from g10sim.experiment.outcome import CellResult, EqualParts
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from g10sim.checksums import sealed
 from g10sim.config.document import Document
 from g10sim.experiment.expand import expand
 from g10sim.experiment.store import CellStore
+from g10sim.files import sealed
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 

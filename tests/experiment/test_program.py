@@ -14,9 +14,9 @@ import g10sim
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError, UnsupportedError
 from g10sim.experiment import program
+from g10sim.experiment.cells import CellTask
 from g10sim.experiment.execution import run_cell, simulate
 from g10sim.experiment.expand import expand
-from g10sim.experiment.outcome import CellTask
 
 TABLES = ("kernels", "migrations", "memory", "timeline")
 

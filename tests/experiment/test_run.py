@@ -9,7 +9,7 @@ import g10sim
 from g10sim.config.document import load_document
 from g10sim.config.load import load_run, run_config
 from g10sim.errors import ConfigError
-from g10sim.experiment.outcome import CellResult
+from g10sim.experiment.cells import CellResult
 from g10sim.experiment.run import slow_policies
 from g10sim.experiment.store import CellStore
 from g10sim.results.columns import BOUND, CPU, JOBS, METRIC_COLUMNS

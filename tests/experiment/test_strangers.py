@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 import g10sim
-from g10sim.checksums import file_hash, sealed
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError
 from g10sim.experiment.run import run_experiment
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.stored_cells import open_cell, open_cells
+from g10sim.files import file_hash, sealed
 
 from .changing import InThisProcess
 

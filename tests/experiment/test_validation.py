@@ -7,8 +7,15 @@ import pytest
 
 from g10sim.config.sharing import VariationSpec
 from g10sim.errors import ConfigError
-from g10sim.reproduce.published import COLUMNS, PublishedRow, read_published
-from g10sim.reproduce.validation import VARIATION_SEEDS, Comparison, agreements, validate
+from g10sim.reproduce.validation import (
+    COLUMNS,
+    VARIATION_SEEDS,
+    Comparison,
+    PublishedRow,
+    agreements,
+    read_published,
+    validate,
+)
 from g10sim.trace.workload import draw_factors
 
 CYCLES = 1_000_000

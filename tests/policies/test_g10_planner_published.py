@@ -10,7 +10,7 @@ from g10sim.config.presets import load_system
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.interface.plan_format import load_plan
 from g10sim.policies.interface.registry import create
-from g10sim.reproduce.published import PUBLISHED_SYSTEM
+from g10sim.reproduce.validation import PUBLISHED_SYSTEM
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 

@@ -9,7 +9,7 @@ from machines import trace_of
 from g10sim.config.presets import load_system
 from g10sim.policies.designs.g10.published_links import Direction
 from g10sim.policies.designs.g10.tuned import copies_factor, unified_memory_factor
-from g10sim.reproduce.published import PUBLISHED_SYSTEM
+from g10sim.reproduce.validation import PUBLISHED_SYSTEM
 
 
 def direction(*microseconds):

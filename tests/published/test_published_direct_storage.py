@@ -14,7 +14,7 @@ from g10sim.errors import UnsupportedError
 from g10sim.experiment.execution import simulate
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.interface.registry import create, find
-from g10sim.reproduce.published import PUBLISHED_SYSTEM, read_published, trace_directory
+from g10sim.reproduce.validation import PUBLISHED_SYSTEM, read_published, trace_directory
 from g10sim.trace.workload import Job, Workload
 
 DIRECT = ["flashneuron", "g10_gds", "g10_host"]

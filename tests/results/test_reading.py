@@ -6,8 +6,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from g10sim.checksums import bytes_hash, sealed
 from g10sim.errors import ConfigError
+from g10sim.files import bytes_hash, sealed
 from g10sim.results.columns import metric_columns
 from g10sim.results.keyed import keys_of, write_keyed
 from g10sim.results.legends import designs, legend, policy_labels
@@ -18,12 +18,12 @@ from g10sim.results.reading import (
     of_cell,
     read_provenance,
     read_results,
+    read_sizing,
     read_table,
     reported_kernels,
     row_of_cell,
     seconds_per_cycle,
 )
-from g10sim.results.sizing import read_sizing
 
 
 @pytest.mark.parametrize(

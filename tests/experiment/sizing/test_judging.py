@@ -6,9 +6,9 @@ import pytest
 
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError
+from g10sim.experiment.cells import CellResult
 from g10sim.experiment.expand import expand
-from g10sim.experiment.outcome import CellResult
-from g10sim.results.sizing import CURVES
+from g10sim.results.reading import CURVES
 from g10sim.sizing import judging, searches
 from g10sim.sizing.cases import Case
 from g10sim.sizing.prices import PriceList
