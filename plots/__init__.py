@@ -17,16 +17,8 @@ from g10sim.errors import ConfigError
 from g10sim.files import replacing, stamp, write_csv, writing
 from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
 from g10sim.registry import not_found
+from g10sim.results import reading
 from g10sim.results.choosing import rows_where, several_values
-from g10sim.results.reading import (
-    CONFIGURATION,
-    KEYS,
-    MACHINE,
-    TIMED_FOR,
-    read_results,
-    read_sizing,
-    read_table,
-)
 from g10sim.results.swept import swept_keys
 
 if TYPE_CHECKING:
@@ -69,15 +61,15 @@ def pages(
     if cell is not None and not entry.of_one_cell:
         raise ConfigError(f"{name}: found a cell; allowed: none, it shows all cells of its experiment")
     if entry.of_sizing:
-        return [entry.draw(*read_sizing(directory))]
-    results = read_results(directory)
-    keys, timed_for = results.attrs[KEYS], results.attrs[TIMED_FOR]
+        return [entry.draw(*reading.read_sizing(directory))]
+    results = reading.read_results(directory)
+    keys, timed_for = results.attrs[reading.KEYS], results.attrs[reading.TIMED_FOR]
     results = rows_where(results, where or {})
     if not entry.of_one_cell:
         _check_sweeps(results, name, entry.sweeps)
     shown = {cell} if cell in keys else set(results["cell"])
-    results.attrs[MACHINE] = _machine(directory, results)
-    figures = entry.pages(results, *(read_table(directory, table) for table in entry.tables), **named)
+    results.attrs[reading.MACHINE] = _machine(directory, results)
+    figures = entry.pages(results, *(reading.read_table(directory, table) for table in entry.tables), **named)
     for figure in figures:
         figure.set_gid(stamp(key for number, key in keys.items() if number in shown))
         _tell_times(figure, timed_for, shown)
@@ -100,7 +92,7 @@ def _check_sweeps(results: pd.DataFrame, figure: str, known: str) -> None:
 
 def _machine(directory: str | Path, results: pd.DataFrame) -> str:
     """Name the system of some results and its GPU memory; nothing where they have several."""
-    path = Path(directory) / CONFIGURATION
+    path = Path(directory) / reading.CONFIGURATION
     try:
         system = yaml.safe_load(path.read_bytes())["system"]
         known = {"system": system["name"], "system.gpu.memory": system["gpu"]["memory"]}
@@ -135,8 +127,8 @@ def chart(
 
     if kind not in CHARTS:
         raise ConfigError(f"found no chart '{kind}'{not_found(kind, CHARTS)}")
-    results = read_results(directory)
-    keys, timed_for = results.attrs[KEYS], results.attrs[TIMED_FOR]
+    results = reading.read_results(directory)
+    keys, timed_for = results.attrs[reading.KEYS], results.attrs[reading.TIMED_FOR]
     shown = rows_where(results, where or {})
     found = points(shown, Roles(x, y, hue, col))
     figures = DRAWINGS[kind](found)
@@ -158,7 +150,7 @@ def _tell_times(
 
 def save_chart(figures: Sequence[Figure], data: pd.DataFrame, directory: str | Path, name: str) -> list[Path]:
     """Write the pages of a chart and its points, as ``NAME.csv``; return the paths. Raises ConfigError."""
-    from g10sim.plots.traces import records
+    from g10sim.plots.style import records
 
     found = save_pages(figures, directory, name)
     found.append(Path(directory) / f"{name}.csv")

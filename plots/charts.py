@@ -18,8 +18,7 @@ from matplotlib.figure import Figure
 from g10sim.looks import BLACK, WHITE
 from g10sim.plots import panels
 from g10sim.plots.points import NONE, Points
-from g10sim.plots.style import styled
-from g10sim.plots.traces import cells_by, in_rows, records
+from g10sim.plots.style import cells_by, in_rows, records, styled
 from g10sim.results.columns import OK
 from g10sim.results.swept import Values
 

@@ -13,17 +13,7 @@ from matplotlib.figure import Figure
 from g10sim.errors import ConfigError
 from g10sim.looks import RED, SKY, WHITE, Look, distinct
 from g10sim.places import direction
-from g10sim.plots import panels
-from g10sim.plots.style import IDEAL, looks
-from g10sim.plots.traces import (
-    TraceName,
-    below,
-    best_possible,
-    by_model,
-    cells_by,
-    trace_names,
-    without_ideal,
-)
+from g10sim.plots import panels, style
 from g10sim.results.columns import OK, TITLES, traffic
 from g10sim.results.reading import of_cell, reported_kernels
 from g10sim.results.seeds import over_seeds
@@ -50,21 +40,21 @@ def fig11(results: pd.DataFrame, *, whole: pd.DataFrame | None = None) -> Figure
     interval. The last group is the geometric mean of the traces that all these policies run, in the
     ``whole`` results where these are one page of them.
     """
-    best = best_possible(without_ideal(results), "performance", "trace")
-    shown = _means(without_ideal(results), "performance")
-    policies, traces = looks(shown), trace_names(shown)
-    every = shown if whole is None else _means(without_ideal(whole), "performance")
+    best = style.best_possible(style.without_ideal(results), "performance", "trace")
+    shown = _means(style.without_ideal(results), "performance")
+    policies, traces = style.looks(shown), style.trace_names(shown)
+    every = shown if whole is None else _means(style.without_ideal(whole), "performance")
     mean, count = _over_traces(every)
     if count > 1:
         shown = pd.concat([shown, mean])
-        traces.append(TraceName(_MEAN, "geometric mean", count, "traces"))
+        traces.append(style.TraceName(_MEAN, "geometric mean", count, "traces"))
     made = panels.bars_in_rows(
         shown,
         traces,
         ("policy", policies),
         "performance",
         ylabel=TITLES["performance"],
-        xlabel=below(results, "model, batch size"),
+        xlabel=style.below(results, "model, batch size"),
         legend=panels.handles(policies.values(), shown, ideal=True, bound=bool(best)),
         legend_columns=4,
     )
@@ -96,8 +86,8 @@ def fig13(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
     Of every kernel of the reported iteration: its time, with its stalls, over its own duration. Kernels of
     less than a cycle are left out.
     """
-    shown = without_ideal(results)
-    policies, traces = looks(shown), trace_names(shown)
+    shown = style.without_ideal(results)
+    policies, traces = style.looks(shown), style.trace_names(shown)
     lines = {policy: replace(look, marker="") for policy, look in policies.items()}
     made = panels.panels(
         [trace.title for trace in traces],
@@ -105,11 +95,11 @@ def fig13(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
         row_inches=1.35,
         legend=panels.handles(lines.values(), lines=True),
         legend_columns=3,
-        xlabel=below(results, "kernels, least slowed down first (%)"),
+        xlabel=style.below(results, "kernels, least slowed down first (%)"),
         ylabel="kernel time (own duration = 1)",
         shared="xy",
     )
-    cells = cells_by(shown[shown["status"] == OK], "trace", "policy")
+    cells = style.cells_by(shown[shown["status"] == OK], "trace", "policy")
     for axes, trace in zip(made.axes, traces, strict=True):
         for policy in [policy for policy in lines if (trace.trace, policy) in cells]:
             cell = cells[trace.trace, policy]
@@ -141,11 +131,11 @@ def fig15(results: pd.DataFrame) -> Figure:
     Dots are the bounds of policies without recomputation. Of several seeds bars are the mean, with its
     interval.
     """
-    best = best_possible(without_ideal(results), "samples_per_s", "trace")
+    best = style.best_possible(style.without_ideal(results), "samples_per_s", "trace")
     results = _means(results, "samples_per_s")
-    shown = without_ideal(results)
-    policies = looks(shown)
-    models = by_model(trace_names(results))
+    shown = style.without_ideal(results)
+    policies = style.looks(shown)
+    models = style.by_model(style.trace_names(results))
     widest = max(map(len, models.values())) * len(policies)
     made = panels.panels(
         list(models),
@@ -153,14 +143,14 @@ def fig15(results: pd.DataFrame) -> Figure:
         row_inches=1.25,
         legend=panels.handles(policies.values(), shown, ideal=True, bound=bool(best)),
         legend_columns=4,
-        xlabel=below(results, "batch size"),
+        xlabel=style.below(results, "batch size"),
         ylabel=TITLES["samples_per_s"],
     )
-    cells = cells_by(results, "trace", "policy")
+    cells = style.cells_by(results, "trace", "policy")
     for axes, traces in zip(made.axes, models.values(), strict=True):
         batches = {trace.trace: trace.batch.replace(" ", "\n") for trace in traces}
         panels.draw_groups(axes, cells, batches, policies, "samples_per_s")
-        ideal = [cells.get((trace.trace, IDEAL), {"status": ""}) for trace in traces]
+        ideal = [cells.get((trace.trace, style.IDEAL), {"status": ""}) for trace in traces]
         reached = [cell["samples_per_s"] if cell["status"] == OK else None for cell in ideal]
         panels.draw_steps(axes, reached, panels.ideal_look())
         panels.draw_steps(axes, [best.get(trace.trace) for trace in traces], panels.BOUND_LOOK)
@@ -174,20 +164,20 @@ def bound(results: pd.DataFrame) -> Figure:
 
     Policies that no bound holds for are left out. Raises ConfigError where it holds for none.
     """
-    shown = without_ideal(results)
+    shown = style.without_ideal(results)
     bounded = shown["of_bound"].notna() if "of_bound" in shown else pd.Series(False, index=shown.index)
     compared = set(shown.loc[bounded, "policy"])
     if not compared:
         raise ConfigError("results: found no cell with a bound; allowed: runs of one job with paged memory")
     shown = shown[bounded | (shown["policy"].isin(compared) & (shown["status"] != OK))]
-    policies = looks(shown)
+    policies = style.looks(shown)
     made = panels.bars_in_rows(
         shown,
-        trace_names(shown),
+        style.trace_names(shown),
         ("policy", policies),
         "of_bound",
         ylabel="bound / time (best = 1)",
-        xlabel=below(results, "model, batch size"),
+        xlabel=style.below(results, "model, batch size"),
         legend=panels.handles(policies.values(), shown, bound=True),
         legend_columns=4,
     )
@@ -216,8 +206,8 @@ def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: st
 
     With ``shared`` all panels have the same scale.
     """
-    shown = _means(without_ideal(results), *parts)
-    policies, traces = looks(shown), trace_names(shown)
+    shown = _means(style.without_ideal(results), *parts)
+    policies, traces = style.looks(shown), style.trace_names(shown)
     names = [textwrap.fill(look.label, _NAME_CHARACTERS[1]) for look in policies.values()]
     longest = max(len(line) for name in names for line in name.splitlines())
     names_inches = _CHARACTER_INCHES * max(longest, _NAME_CHARACTERS[0])
@@ -227,11 +217,11 @@ def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: st
         row_inches=1.15 + names_inches / -(-len(traces) // 3),
         legend=panels.handles(parts.values(), shown),
         legend_columns=2,
-        xlabel=below(results),
+        xlabel=style.below(results),
         ylabel=ylabel,
         shared="xy" if shared else "x",
     )
-    cells = cells_by(shown, "trace", "policy")
+    cells = style.cells_by(shown, "trace", "policy")
     for axes, trace in zip(made.axes, traces, strict=True):
         for place, policy in enumerate(policies):
             cell = cells.get((trace.trace, policy))

@@ -13,9 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from g10sim.looks import BLUE, GREY, ORANGE, SKY, Look
-from g10sim.plots import panels
-from g10sim.plots.style import DASHES, KINDS, series
-from g10sim.plots.traces import TraceName, below, by_model, records, that_ran, trace_names
+from g10sim.plots import panels, style
 from g10sim.results.columns import OK
 from g10sim.results.reading import of_cell, seconds_per_cycle
 
@@ -31,7 +29,7 @@ def fig2(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
     """Draw memory of all live and of active tensors over the kernels; the dashes are the GPU's memory."""
     found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
     begins = [panels.micro_batches_begin(rows, "kernel") for _, rows in found]
-    gpu_memory = Line2D([], [], label="GPU memory", **DASHES)
+    gpu_memory = Line2D([], [], label="GPU memory", **style.DASHES)
     made = panels.panels(
         [trace.title for trace, _ in found],
         columns=3,
@@ -48,7 +46,7 @@ def fig2(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
         for column, look in (("live_bytes", _ALIVE), ("active_bytes", _IN_USE)):
             shown = peaks(rows, column).sum(axis="columns")
             axes.fill_between(shown.index, shown, step="mid", linewidth=0, facecolor=look.colour)
-        axes.axhline(gpu_gib, **DASHES)
+        axes.axhline(gpu_gib, **style.DASHES)
         axes.set_xlim(0, rows["kernel"].max())
         panels.logarithmic(axes, y=True)
         axes.set_ylim(_LEAST_GIB, 1.5 * max(most, gpu_gib))
@@ -69,7 +67,7 @@ def fig21(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
 def fig3(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     """Draw the share of inactive periods that are no longer than so long, a line per batch size."""
     periods = _periods(results, inactive_periods)
-    models = by_model(trace_names(that_ran(results)))
+    models = style.by_model(style.trace_names(style.that_ran(results)))
     made = panels.panels(
         list(models),
         columns=2,
@@ -79,7 +77,7 @@ def fig3(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
         shared="xy",
     )
     for axes, traces in zip(made.axes, models.values(), strict=True):
-        lines = series(trace.batch for trace in traces)
+        lines = style.series(trace.batch for trace in traces)
         for trace, look in zip(traces, lines.values(), strict=True):
             lengths = np.sort(periods[trace.trace]["seconds"].to_numpy())
             shares = 100 * np.arange(1, len(lengths) + 1) / len(lengths)
@@ -93,8 +91,8 @@ def fig3(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
 def fig4(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     """Draw size over length of inactive periods, a point each, by kind of tensor, a panel per trace."""
     periods = _periods(results, inactive_periods)
-    traces = trace_names(that_ran(results))
-    looks = {kind: look for kind, look in KINDS.items() if kind in set(inactive_periods["kind"])}
+    traces = style.trace_names(style.that_ran(results))
+    looks = {kind: look for kind, look in style.KINDS.items() if kind in set(inactive_periods["kind"])}
     made = panels.panels(
         [trace.line for trace in traces],
         columns=2,
@@ -123,16 +121,16 @@ def pools(results: pd.DataFrame, table: pd.DataFrame) -> Figure:
     looks = {name: replace(_POOLS[place % len(_POOLS)], label=name) for place, name in enumerate(names)}
     made = panels.bars_in_rows(
         shown,
-        trace_names(results),
+        style.trace_names(results),
         ("pool", looks),
         "ratio",
         ylabel="footprint / load",
-        xlabel=below(results, "model, batch size"),
+        xlabel=style.below(results, "model, batch size"),
         legend=panels.handles(looks.values()),
         legend_columns=2,
     )
     for axes in made.axes:
-        axes.axhline(1, **DASHES)
+        axes.axhline(1, **style.DASHES)
         axes.set_ylim(0.9, max(1.1, 1.03 * shown["ratio"].max()))
     return made.figure
 
@@ -152,7 +150,7 @@ def _draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str
     found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
     begins = [panels.micro_batches_begin(rows, "kernel") for _, rows in found]
     most = working_sets.groupby("kind")[column].max()
-    looks = {kind: look for kind, look in KINDS.items() if most.get(kind, 0)}
+    looks = {kind: look for kind, look in style.KINDS.items() if most.get(kind, 0)}
     made = panels.panels(
         [trace.title for trace, _ in found],
         columns=3,
@@ -176,11 +174,11 @@ def _draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str
     return made.figure
 
 
-def _traces(results: pd.DataFrame) -> Iterator[tuple[TraceName, dict[str, Any]]]:
+def _traces(results: pd.DataFrame) -> Iterator[tuple[style.TraceName, dict[str, Any]]]:
     """Yield each trace with the first of its cells that ran: the tables depend on the trace alone."""
-    ran = that_ran(results)
-    cells = {cell["trace"]: cell for cell in records(ran.drop_duplicates("trace"))}
-    for trace in trace_names(ran):
+    ran = style.that_ran(results)
+    cells = {cell["trace"]: cell for cell in style.records(ran.drop_duplicates("trace"))}
+    for trace in style.trace_names(ran):
         yield trace, cells[trace.trace]
 
 

@@ -17,9 +17,7 @@ from matplotlib.ticker import NullLocator
 
 from g10sim.errors import ConfigError
 from g10sim.looks import BLACK, BLUE, ORANGE, Look
-from g10sim.plots import panels
-from g10sim.plots.style import DASHES, looks, model_name, series
-from g10sim.plots.traces import cells_by, in_rows, records, swept_column, that_ran, trace_names, without_ideal
+from g10sim.plots import panels, style
 from g10sim.results.batch_search import batch_search
 from g10sim.results.columns import OK
 from g10sim.results.legends import designs
@@ -49,18 +47,18 @@ def vdnn_modes(results: pd.DataFrame) -> Figure:
     Where GPU memory is swept, the smallest one counts, and is a dashed line. For what does not run in it, an
     empty bar shows the memory that it takes in a larger one.
     """
-    shown = without_ideal(results)
+    shown = style.without_ideal(results)
     sizes = shown[_MEMORY].map(parse_bytes) if _MEMORY in shown else 0
     shown = shown.assign(size=sizes, gib=shown["peak_gpu_bytes"] / _GIB)
     least = shown["size"].min()
     counts, larger = shown[shown["size"] == least], shown[shown["size"] > least]
     found = designs(counts)
     names = (f"{design.label} {design.variant}".strip() for design in found.values())
-    policies = dict(zip(found, series(names).values(), strict=True))
-    cells = cells_by(counts, "trace", "policy")
+    policies = dict(zip(found, style.series(names).values(), strict=True))
+    cells = style.cells_by(counts, "trace", "policy")
     fits = {key: cell for key, cell in cells.items() if cell["status"] == OK}
-    others = cells_by(larger[larger["status"] == OK], "trace", "policy")
-    rows = in_rows(trace_names(shown), _TRACES_PER_ROW)
+    others = style.cells_by(larger[larger["status"] == OK], "trace", "policy")
+    rows = style.in_rows(style.trace_names(shown), _TRACES_PER_ROW)
     made = panels.panels(
         [""] * 2 * len(rows),
         columns=1,
@@ -76,7 +74,7 @@ def vdnn_modes(results: pd.DataFrame) -> Figure:
         panels.draw_groups(memory, fits, dict.fromkeys(groups, ""), policies, "gib")
         panels.draw_groups(performance, cells, groups, policies, "performance")
         if least:
-            memory.axhline(least / _GIB, **DASHES)
+            memory.axhline(least / _GIB, **style.DASHES)
         memory.set(ylabel="GPU memory\n(GiB)", xlim=(-0.5, len(rows[0]) - 0.5))
         panels.draw_ideal(performance)
         performance.set(ylabel="performance\n(ideal = 1)", xlim=(-0.5, len(rows[0]) - 0.5), ylim=(0, 1.08))
@@ -88,8 +86,8 @@ def vdnn_bandwidth(results: pd.DataFrame) -> Figure:
 
     The design that comes first in the results is compared with the other one; both need the same variants.
     """
-    shown = without_ideal(results)
-    column, found = swept_column(shown, "system.pcie.bandwidth"), designs(shown)
+    shown = style.without_ideal(results)
+    column, found = style.swept_column(shown, "system.pcie.bandwidth"), designs(shown)
     shown = shown.assign(
         design=[found[policy].label for policy in shown["policy"]],
         variant=[found[policy].variant for policy in shown["policy"]],
@@ -98,7 +96,7 @@ def vdnn_bandwidth(results: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(shown["design"]))
     if len(names) != 2:
         raise ConfigError(f"results: found {len(names)} designs; allowed: two, to compare one with the other")
-    variants, traces = series(dict.fromkeys(shown["variant"])), trace_names(shown)
+    variants, traces = style.series(dict.fromkeys(shown["variant"])), style.trace_names(shown)
     made = panels.panels(
         [trace.line for trace in traces],
         columns=2,
@@ -128,15 +126,15 @@ def fragmentation(results: pd.DataFrame) -> Figure:
     A bar is the smallest of the swept GPU memories in which the cell runs, over the most memory in use there:
     1 is memory without a gap.
     """
-    shown = _least_memories(without_ideal(results))
-    mode, order, allocator = (swept_column(shown, name) for name in ("mode", "order", "allocator"))
+    shown = _least_memories(style.without_ideal(results))
+    mode, order, allocator = (style.swept_column(shown, name) for name in ("mode", "order", "allocator"))
     shown["group"] = shown[mode].str.cat(shown[order], sep="\n").str.replace("_", "\n")
     shown["allocator"] = shown[allocator].str.replace("_", " ")
     groups = {group: group for group in dict.fromkeys(shown["group"])}
     made = panels.bars_per_trace(
         shown,
         ("group", groups),
-        ("allocator", series(dict.fromkeys(shown["allocator"]))),
+        ("allocator", style.series(dict.fromkeys(shown["allocator"]))),
         "needed",
         ylabel="memory needed\n/ memory in use",
         row_inches=1.5,
@@ -152,7 +150,7 @@ def _least_memories(results: pd.DataFrame) -> pd.DataFrame:
 
     ``needed`` is that memory over the most that is in use. Where none runs, one that did not is kept.
     """
-    sizes = results[swept_column(results, _MEMORY)].map(parse_bytes)
+    sizes = results[style.swept_column(results, _MEMORY)].map(parse_bytes)
     found = results.assign(
         size=sizes, fails=results["status"] != OK, needed=sizes / results["peak_gpu_bytes"]
     )
@@ -164,18 +162,20 @@ def _least_memories(results: pd.DataFrame) -> pd.DataFrame:
 
 def flash_amplification(results: pd.DataFrame) -> Figure:
     """Draw what an SSD writes for each byte given: by trace, policy, and how much it knows of the tensors."""
-    shown = without_ideal(results)
-    trim, streams = swept_column(shown, _TRIM), swept_column(shown, _STREAMS)
-    metric = swept_column(shown, "ssd_run_write_amplification", "of a system with a model of flash")
+    shown = style.without_ideal(results)
+    trim, streams = style.swept_column(shown, _TRIM), style.swept_column(shown, _STREAMS)
+    metric = style.swept_column(shown, "ssd_run_write_amplification", "of a system with a model of flash")
     known = shown[trim].astype(str).str.lower().map({"true": "trim", "false": "no trim"})
     numbers = shown[streams].astype(int)
     shown = shown.assign(variant=known.where(numbers == 1, known + ", " + numbers.astype(str) + " streams"))
     # Names side by side would touch: every second one stands a line lower.
-    names = {policy: "\n" * (at % 2) + look.label for at, (policy, look) in enumerate(looks(shown).items())}
+    names = {
+        policy: "\n" * (at % 2) + look.label for at, (policy, look) in enumerate(style.looks(shown).items())
+    }
     made = panels.bars_per_trace(
         shown,
         ("policy", names),
-        ("variant", series(dict.fromkeys(shown["variant"]))),
+        ("variant", style.series(dict.fromkeys(shown["variant"]))),
         metric,
         ylabel="write amplification",
         row_inches=1.3,
@@ -191,13 +191,13 @@ def flash_endurance(results: pd.DataFrame) -> Figure:
 
     Bars that reach the top are of drives that last longer, or are not written to.
     """
-    shown = without_ideal(results)
-    drives = dict.fromkeys(shown[swept_column(shown, _DRIVE)])
-    metric = swept_column(shown, _YEARS, "of a system with a model of flash")
+    shown = style.without_ideal(results)
+    drives = dict.fromkeys(shown[style.swept_column(shown, _DRIVE)])
+    metric = style.swept_column(shown, _YEARS, "of a system with a model of flash")
     made = panels.bars_per_trace(
         shown.assign(years=shown[metric].replace(math.inf, _MOST_YEARS)),
         (_DRIVE, {drive: _drive(drive) for drive in drives}),
-        ("policy", looks(shown)),
+        ("policy", style.looks(shown)),
         "years",
         ylabel="years to rated\nprogram/erase cycles",
         row_inches=1.5,
@@ -224,14 +224,14 @@ def gpus_per_uplink(results: pd.DataFrame) -> Figure:
     at least 99% of the best that the first policy reaches with any. Empty bars are the largest that runs.
     Dashes are unlimited GPU memory.
     """
-    shown = without_ideal(results)
-    shown = shown.assign(**{_GPUS: shown[swept_column(shown, _GPUS)].astype(int)})
+    shown = style.without_ideal(results)
+    shown = shown.assign(**{_GPUS: shown[style.swept_column(shown, _GPUS)].astype(int)})
     found = designs(shown)
     names = (design.variant or design.label for design in found.values())
-    policies = dict(zip(found, series(names).values(), strict=True))
-    traces, models = trace_names(shown), list(dict.fromkeys(shown["model"]))
+    policies = dict(zip(found, style.series(names).values(), strict=True))
+    traces, models = style.trace_names(shown), list(dict.fromkeys(shown["model"]))
     made = panels.panels(
-        [*(trace.line for trace in traces), *(f"{model_name(model)}, no loss" for model in models)],
+        [*(trace.line for trace in traces), *(f"{style.model_name(model)}, no loss" for model in models)],
         columns=2,
         row_inches=1.2,
         legend=panels.handles(policies.values(), shown, ideal=True, lines=True),
@@ -261,7 +261,7 @@ def _draw_throughput(axes: Axes, cells: pd.DataFrame, policies: Mapping[str, Loo
         aside = (line - (len(policies) - 1) / 2) * _STEP_ASIDE
         for number, status in rows[rows["status"] != OK].groupby(_GPUS)["status"].first().items():
             panels.mark_missing(axes, numbers.index(number) + aside, str(status), look.colour)
-    ran = that_ran(cells)
+    ran = style.that_ran(cells)
     best = (ran["samples_per_s"] / ran["performance"]).max()
     panels.draw_ideal(axes, best)
     axes.set_ylim(0, 1.1 * best)
@@ -269,7 +269,7 @@ def _draw_throughput(axes: Axes, cells: pd.DataFrame, policies: Mapping[str, Loo
 
 def _draw_batches(axes: Axes, cells: pd.DataFrame, policies: Mapping[str, Look]) -> None:
     found = batch_search(cells, reference=next(iter(policies)), loss=_LOSS).assign(status=OK)
-    batches = cells_by(found.fillna({"largest_batch": 0, "no_loss_batch": 0}), _GPUS, "policy")
+    batches = style.cells_by(found.fillna({"largest_batch": 0, "no_loss_batch": 0}), _GPUS, "policy")
     groups = {number: str(number) for number in sorted(set(cells[_GPUS]))}
     panels.draw_groups(axes, batches, groups, policies, "largest_batch", hollow=True)
     panels.draw_groups(axes, batches, groups, policies, "no_loss_batch")
@@ -293,11 +293,11 @@ def link_occupancy(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.
     Titles have the share of ideal performance. Copies from the GPUs are drawn upwards, copies to them
     downwards. What was not copied (new memory) does not count.
     """
-    ran = that_ran(results).drop_duplicates("cell")
+    ran = style.that_ran(results).drop_duplicates("cell")
     copies = migrations[(migrations["source"] != "NONE") & (migrations["target"] != "NONE")]
     titles = [
         fill(f"{_parameters(row['policy'])}: {row['performance']:.0%} of ideal", _TITLE_CHARACTERS)
-        for row in records(ran)
+        for row in style.records(ran)
     ]
     made = panels.panels(
         titles,
@@ -308,7 +308,7 @@ def link_occupancy(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.
         ylabel="copies (GB/s)",
         shared="xy",
     )
-    for axes, row in zip(made.axes, records(ran), strict=True):
+    for axes, row in zip(made.axes, style.records(ran), strict=True):
         end = int(kernels.loc[kernels["cell"] == row["cell"], "end"].max())
         edges = np.linspace(end - row["exec_cycles"], end, _SLICES + 1)
         ms = float(row["exec_ms"] / row["exec_cycles"])

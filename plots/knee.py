@@ -13,8 +13,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from g10sim.errors import ConfigError
 from g10sim.looks import BLUE, RED, Look
 from g10sim.plots.panels import BOUND_LOOK, handles, panels
-from g10sim.plots.style import DASHES, styled
-from g10sim.plots.traces import records, trace_names
+from g10sim.plots.style import DASHES, records, styled, trace_names
 from g10sim.results.columns import OK, TITLES
 
 _SIMULATED = Look(BLUE, marker="o", label="simulated")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from g10sim.plots import charts, comparison, designs
 from g10sim.plots.panels import BOUND_LOOK
 from g10sim.plots.points import Points, Roles, points
-from g10sim.plots.traces import swept_column
+from g10sim.plots.style import swept_column
 from g10sim.results.columns import traffic
 from g10sim.results.legends import policy_labels
 

@@ -16,8 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
 from g10sim.looks import BLACK, Look
-from g10sim.plots.style import IDEAL, PAGE_INCHES, new_figure
-from g10sim.plots.traces import Cells, TraceName, cells_by, in_rows, trace_names
+from g10sim.plots import style
 from g10sim.results.columns import FAILED, OK, UNSUPPORTED
 from g10sim.results.legends import legend
 
@@ -110,7 +109,7 @@ def panels(
     lines = -(-len(legend) // legend_columns) + bool(legend_title)
     label_inches = _LABEL_INCHES * (1 + xlabel.count("\n")) if xlabel else 0
     height = rows * row_inches + lines * _LEGEND_LINE_INCHES + label_inches
-    figure = new_figure(min(height, PAGE_INCHES))
+    figure = style.new_figure(min(height, style.PAGE_INCHES))
     grid = figure.subplots(rows, columns, squeeze=False, sharex="x" in shared, sharey="y" in shared)
     every = [axes for row in grid for axes in row]
     for axes in every[count:]:
@@ -140,9 +139,9 @@ def panels(
 def pages(titles: Sequence[str], *, columns: int, row_inches: float, **options: Any) -> list[Panels]:
     """Make figures of a panel per title, as :func:`panels` does: as many as are needed to be readable."""
     legend_inches = _LEGEND_LINE_INCHES * (len(options.get("legend", ())) + 2)
-    rows = max(1, int((PAGE_INCHES - legend_inches) / row_inches))
+    rows = max(1, int((style.PAGE_INCHES - legend_inches) / row_inches))
     options |= {"columns": columns, "row_inches": row_inches}
-    return [panels(page, **options) for page in in_rows(titles, rows * columns)]
+    return [panels(page, **options) for page in style.in_rows(titles, rows * columns)]
 
 
 def row_by_row(entries: Sequence[Artist], columns: int) -> list[Artist]:
@@ -164,7 +163,7 @@ def bar_places(count: int) -> tuple[list[float], float]:
 
 def draw_groups(
     axes: Axes,
-    cells: Cells,
+    cells: style.Cells,
     groups: Mapping[Any, str],
     looks: Mapping[Any, Look],
     column: str,
@@ -250,7 +249,7 @@ def bars_per_trace(
     panel; ``shared`` panels have one scale.
     """
     lines = handles([level[1]], lines=True) if level else []
-    traces = trace_names(shown)
+    traces = style.trace_names(shown)
     made = panels(
         [trace.line for trace in traces],
         columns=1,
@@ -261,21 +260,21 @@ def bars_per_trace(
         shared="xy" if shared else "",
     )
     for axes, trace in zip(made.axes, traces, strict=True):
-        cells = cells_by(shown[shown["trace"] == trace.trace], groups[0], bars[0])
+        cells = style.cells_by(shown[shown["trace"] == trace.trace], groups[0], bars[0])
         draw_groups(axes, cells, groups[1], bars[1], column)
         if level:
             draw_level(axes, level[1], level[0])
     return made
 
 
-def trace_rows(traces: Sequence[TraceName]) -> list[list[TraceName]]:
+def trace_rows(traces: Sequence[style.TraceName]) -> list[list[style.TraceName]]:
     """Return the traces of each row of ``bars_in_rows``."""
-    return in_rows(traces, _TRACES_PER_ROW)
+    return style.in_rows(traces, _TRACES_PER_ROW)
 
 
 def bars_in_rows(
     shown: pd.DataFrame,
-    traces: Sequence[TraceName],
+    traces: Sequence[style.TraceName],
     bars: tuple[str, Mapping[Any, Look]],
     column: str,
     *,
@@ -299,7 +298,7 @@ def bars_in_rows(
         xlabel=xlabel,
         shared="y",
     )
-    cells = cells_by(shown, "trace", bars[0])
+    cells = style.cells_by(shown, "trace", bars[0])
     for axes, row in zip(made.axes, rows, strict=True):
         draw_groups(axes, cells, {trace.trace: trace.label for trace in row}, bars[1], column)
         axes.set_xlim(-0.5, len(rows[0]) - 0.5)
@@ -334,7 +333,7 @@ def handles(
 
 def ideal_look() -> Look:
     """Return the look of unlimited GPU memory."""
-    return legend(IDEAL)
+    return legend(style.IDEAL)
 
 
 def draw_ideal(axes: Axes, height: float = 1) -> None:
@@ -352,8 +351,8 @@ def draw_steps(axes: Axes, heights: Sequence[float | None], look: Look) -> None:
     for group, height in enumerate(heights):
         if height is not None:
             curve = look.curve()
-            style: Any = {"colors": curve["color"], "linestyles": [curve["linestyle"]], "linewidth": 1}
-            axes.hlines(height, group - 0.5, group + 0.5, **style)
+            drawn: Any = {"colors": curve["color"], "linestyles": [curve["linestyle"]], "linewidth": 1}
+            axes.hlines(height, group - 0.5, group + 0.5, **drawn)
 
 
 def _mark(status: str) -> dict[str, Any]:

@@ -10,8 +10,7 @@ import pandas as pd
 
 from g10sim.errors import ConfigError
 from g10sim.looks import Look, distinct
-from g10sim.plots.style import looks, series
-from g10sim.plots.traces import at_bound, that_ran, trace_names, without_ideal
+from g10sim.plots.style import at_bound, looks, series, that_ran, trace_names, without_ideal
 from g10sim.registry import not_found
 from g10sim.results.choosing import several_values
 from g10sim.results.columns import OK, TITLES

@@ -48,7 +48,7 @@ class Entry:
 
     def pages(self, results: pd.DataFrame, *tables: pd.DataFrame, **named: Any) -> list[Figure]:
         """Draw as many figures as the traces of some results take."""
-        from g10sim.plots.traces import in_rows, trace_names
+        from g10sim.plots.style import in_rows, trace_names
 
         names = [trace.trace for trace in trace_names(results)] if self.most_traces else []
         if len(names) <= self.most_traces:

@@ -11,17 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from g10sim.looks import BLACK, Look
+from g10sim.plots import style
 from g10sim.plots.panels import draw_groups, handles, mark_missing, panels
-from g10sim.plots.style import BASE_UVM, IDEAL, looks, model_name, series
-from g10sim.plots.traces import (
-    TraceName,
-    cells_by,
-    in_rows,
-    swept_column,
-    that_ran,
-    trace_names,
-    without_ideal,
-)
 from g10sim.results.columns import OK
 from g10sim.results.legends import Design, designs
 from g10sim.results.savings import savings as memory_saved
@@ -54,17 +45,19 @@ def savings(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
     """
     cells = _saved(results, kernels)
     # With room, Base UVM moves nothing: what it saves is the memory of dead tensors alone.
-    shown = cells[cells["policy"] != BASE_UVM]
+    shown = cells[cells["policy"] != style.BASE_UVM]
     policies = saved_looks(shown)
-    rows = in_rows(sorted(trace_names(results), key=lambda trace: trace.batch_size), _TRACES_PER_ROW)
-    freed = cells[(cells["policy"] == BASE_UVM) & (cells["status"] == OK)].set_index("trace")["msr"]
+    rows = style.in_rows(
+        sorted(style.trace_names(results), key=lambda trace: trace.batch_size), _TRACES_PER_ROW
+    )
+    freed = cells[(cells["policy"] == style.BASE_UVM) & (cells["status"] == OK)].set_index("trace")["msr"]
     legend = handles(policies.values(), shown)
     if len(freed):
         legend.append(Line2D([], [], label="dead tensors freed, no swaps", **_FREED))
     made = panels(
         [""] * len(_METRICS) * len(rows), columns=1, row_inches=1.15, legend=legend, legend_columns=2
     )
-    by_trace = cells_by(shown, "trace", "policy")
+    by_trace = style.cells_by(shown, "trace", "policy")
     for number, axes in enumerate(made.axes):
         metric, traces = list(_METRICS)[number % len(_METRICS)], rows[number // len(_METRICS)]
         draw_groups(axes, by_trace, {trace.trace: _ticked(trace) for trace in traces}, policies, metric)
@@ -83,7 +76,7 @@ def savings_jobs(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(cells["model"]))
     columns = min(_COLUMNS, len(names))
     places = -(-len(names) // columns) * columns
-    titles = [model_name(name) if name else _MIX for name in names] + [""] * (places - len(names))
+    titles = [style.model_name(name) if name else _MIX for name in names] + [""] * (places - len(names))
     made = panels(
         titles * len(_METRICS),
         columns=columns,
@@ -99,7 +92,7 @@ def savings_jobs(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
             continue
         shown = cells[cells["model"] == names[place]]
         counts = {count: str(count) for count in sorted(set(shown["jobs"]))}
-        draw_groups(axes, cells_by(shown, "jobs", "policy"), counts, policies, metric)
+        draw_groups(axes, style.cells_by(shown, "jobs", "policy"), counts, policies, metric)
         axes.set_xlim(-0.5, len(counts) - 0.5)
         if metric == "msr":
             axes.set_ylim(0, 100)
@@ -113,15 +106,15 @@ def swaps(results: pd.DataFrame) -> Figure:
 
     A panel per trace with a line per policy; cells that did not run are marked.
     """
-    given = without_ideal(results)
+    given = style.without_ideal(results)
     given = given.assign(
-        gib=given[swept_column(given, _MEMORY)].map(parse_bytes) / 2**30,
+        gib=given[style.swept_column(given, _MEMORY)].map(parse_bytes) / 2**30,
         overhead=100 * (given["exec_cycles"] / given["ideal_cycles"] - 1),
     )
-    that_ran(given)
+    style.that_ran(given)
     found = designs(given)
-    lines = dict(zip(found, series(map(_in_words, found.values())).values(), strict=True))
-    traces, step = trace_names(given), _STEP_ASIDE * (given["gib"].max() - given["gib"].min())
+    lines = dict(zip(found, style.series(map(_in_words, found.values())).values(), strict=True))
+    traces, step = style.trace_names(given), _STEP_ASIDE * (given["gib"].max() - given["gib"].min())
     # Markers are hollow to be seen where those of others lie on them.
     hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 4.5}
     legend = [Line2D([], [], **look.curve(), **hollow) for look in lines.values()]
@@ -151,7 +144,7 @@ def swaps(results: pd.DataFrame) -> Figure:
 def saved_looks(results: pd.DataFrame) -> dict[str, Look]:
     """Return a look for each policy, with its parameters in words where there are any for them."""
     labels = {policy: _in_words(design) for policy, design in designs(results).items()}
-    return {policy: replace(look, label=labels[policy]) for policy, look in looks(results).items()}
+    return {policy: replace(look, label=labels[policy]) for policy, look in style.looks(results).items()}
 
 
 def _saved(results: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
@@ -161,10 +154,10 @@ def _saved(results: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     several), ``jobs``, ``msr`` and ``eor``, empty where it did not run. Raises ConfigError as
     ``memory_saved`` does, and where there is no policy but ``ideal``.
     """
-    rows = without_ideal(results).groupby("cell", sort=False)
+    rows = style.without_ideal(results).groupby("cell", sort=False)
     cells = rows[["policy", "status", "trace", "model"]].first().assign(jobs=rows.size())
     cells.loc[rows["model"].nunique() > 1, "model"] = ""
-    found = memory_saved(results, IDEAL, kernels).set_index("cell")[list(_METRICS)] * 100
+    found = memory_saved(results, style.IDEAL, kernels).set_index("cell")[list(_METRICS)] * 100
     return cells.join(found).reset_index()
 
 
@@ -178,7 +171,7 @@ def _in_words(design: Design) -> str:
     return ", ".join(words)
 
 
-def _ticked(trace: TraceName) -> str:
+def _ticked(trace: style.TraceName) -> str:
     """Return the name of a trace in narrow lines: five of them lie next to each other."""
     model = trace.model if len(trace.model) <= _NARROW else trace.model.replace("-", "-\n", 1)
     return f"{model}\nbatch {trace.batch_size}"

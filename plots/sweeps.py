@@ -12,9 +12,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from g10sim.looks import BLACK, Look
+from g10sim.plots import style
 from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, draw_lines, handles, panels
-from g10sim.plots.style import looks, series
-from g10sim.plots.traces import at_bound, by_model, cells_by, swept_column, trace_names, without_ideal
 from g10sim.results.columns import OK, TITLES
 from g10sim.results.seeds import over_seeds
 from g10sim.units import parse_bytes, parse_rate
@@ -77,7 +76,7 @@ def fig19(results: pd.DataFrame) -> Figure:
 def _per_policy(results: pd.DataFrame, sweep: Sweep) -> Figure:
     """Draw a panel per trace with a line per policy."""
     shown = _averaged(results, sweep)
-    policies, traces = looks(shown), trace_names(shown)
+    policies, traces = style.looks(shown), style.trace_names(shown)
     bounds = [_bound_line(shown, sweep, trace.trace, BOUND_LOOK) for trace in traces]
     lines = [
         [(look, _points(shown, sweep, trace=trace.trace, policy=key)) for key, look in policies.items()]
@@ -92,9 +91,9 @@ def _per_batch_size(results: pd.DataFrame, sweep: Sweep, *, bound: bool = False)
     """Draw a panel per model with a line per batch size, all of the first policy, and its ``bound``."""
     shown = _averaged(results, sweep)
     shown = shown[shown["policy"] == shown["policy"].iloc[0]]
-    models, lines = by_model(trace_names(shown)), []
+    models, lines = style.by_model(style.trace_names(shown)), []
     for traces in models.values():
-        pairs = zip(traces, series(trace.batch for trace in traces).values(), strict=True)
+        pairs = zip(traces, style.series(trace.batch for trace in traces).values(), strict=True)
         panel: _Lines = []
         for trace, look in pairs:
             panel.append((look, _points(shown, sweep, trace=trace.trace)))
@@ -122,9 +121,9 @@ def _per_batch_size(results: pd.DataFrame, sweep: Sweep, *, bound: bool = False)
 
 def _averaged(results: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
     """Average over seeds, with intervals. Raises ConfigError where nothing was swept."""
-    swept_column(results, sweep.column)
-    shown = without_ideal(results)
-    return over_seeds(shown.assign(**{_BEST: at_bound(shown, _METRIC)}), [_METRIC, _BEST])
+    style.swept_column(results, sweep.column)
+    shown = style.without_ideal(results)
+    return over_seeds(shown.assign(**{_BEST: style.at_bound(shown, _METRIC)}), [_METRIC, _BEST])
 
 
 def _bound_line(shown: pd.DataFrame, sweep: Sweep, trace: str, look: Look) -> _Lines:
@@ -142,7 +141,7 @@ def _points(shown: pd.DataFrame, sweep: Sweep, **line: str) -> dict[float, dict[
     """Return the cells of a line, which has these values in its columns, by the swept value."""
     for column, value in line.items():
         shown = shown[shown[column] == value]
-    return {sweep.read(value): cell for (value,), cell in cells_by(shown, sweep.column).items()}
+    return {sweep.read(value): cell for (value,), cell in style.cells_by(shown, sweep.column).items()}
 
 
 def _draw_panels(

@@ -12,8 +12,8 @@ from tables import fill, table
 
 from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes
 from g10sim.capture import capture_step
-from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.published_graphs import GRAPHS
+from g10sim.capture.source import make_torchvision_importable
 from g10sim.errors import ConfigError
 from g10sim.importers.gpg import import_gpg
 from g10sim.trace.model import TensorKind, Trace

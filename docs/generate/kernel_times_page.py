@@ -145,7 +145,7 @@ def _range(model: str, checks: Iterable[Check]) -> str:
 
 def _captured(checks: Sequence[Check]) -> str:
     from g10sim.capture import capture_step
-    from g10sim.capture.libraries import make_torchvision_importable
+    from g10sim.capture.source import make_torchvision_importable
     from tools.published_models import MODELS
 
     make_torchvision_importable()

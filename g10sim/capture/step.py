@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from g10sim.analysis.footprint import peak_live_bytes
-from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu
-from g10sim.analysis.kernel_times import timed
+from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu, timed
+from g10sim.analysis.throughput import FLOPS_BY_FORMAT, unusual_formats
 from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.compiling import ONE_BY_ONE, uncompiled
 from g10sim.capture.devices import fake_device, known_values, require_cuda
@@ -27,7 +27,6 @@ from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.capture.recording import record_step, settle_kinds
 from g10sim.capture.refusal import refusal
 from g10sim.capture.repeated_layers import generated_trace
-from g10sim.capture.utilisation import FLOPS_BY_FORMAT, unusual_formats
 from g10sim.capture.workload import Model, Step
 from g10sim.errors import ConfigError
 from g10sim.trace.model import Kernel, Tensor, TensorKind, TimeSource, Trace

@@ -13,7 +13,6 @@ from typer import Argument, Option
 from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
 from g10sim.analysis.gpus import GpuTimingSpec, load_gpu
 from g10sim.analysis.throughput import throughput
-from g10sim.capture.libraries import torchvision_misfit
 from g10sim.capture.manifest import (
     MANIFEST,
     Entry,
@@ -23,6 +22,7 @@ from g10sim.capture.manifest import (
     read_manifest,
     write_manifest,
 )
+from g10sim.capture.source import torchvision_misfit
 from g10sim.cli import capture_options as options
 from g10sim.cli.options import TraceOutput, output_to
 from g10sim.cli.output import say, show_table, warn

@@ -66,7 +66,7 @@ def execute(
 
     The step is recorded, simulated, and run on the device; every operator is checked against the recording.
     """
-    from g10sim.capture.libraries import require
+    from g10sim.capture.source import require
 
     require("torch")
     if measure:

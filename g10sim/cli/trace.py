@@ -23,8 +23,7 @@ from g10sim.cli import trace_facts
 from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import Json, TraceFile, TraceFiles, output_to, sizes
 from g10sim.cli.output import console, say, say_json, show_table, warn
-from g10sim.cli.trace_files import block, export_app, models, place, reorder, retime, stages
-from g10sim.cli.trace_imports import import_app
+from g10sim.cli.trace_imports import block, export_app, import_app, models, place, reorder, retime, stages
 from g10sim.config.presets import load_system, system_names
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.files import write_csv

@@ -9,8 +9,7 @@ from operator import attrgetter
 import numpy as np
 
 from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes, working_set_bytes
-from g10sim.analysis.throughput import Throughput, throughput
-from g10sim.capture.utilisation import known_gpu, utilisation
+from g10sim.analysis.throughput import Throughput, known_gpu, throughput, utilisation
 from g10sim.cli.output import show_table
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.importers.account import KEY, Account, account_of

@@ -16,7 +16,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use. Raises ConfigError without PyTorch."""
     if name not in __all__:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from g10sim.capture.libraries import require
+    from g10sim.capture.source import require
 
     require("torch")
     from g10sim.execute import running

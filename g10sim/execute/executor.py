@@ -12,10 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from g10sim.capture.operators import LOOK, launches_nothing
 from g10sim.errors import ExecutionError
 from g10sim.execute.account import NO_BUDGET
-from g10sim.execute.memory import Memory
+from g10sim.execute.memory import Memory, Undo, written_by
 from g10sim.execute.moving import Guide, Mover
 from g10sim.execute.script import NONE, Call, Script, launches_of, operator_name, tensors_in
-from g10sim.execute.undo import Undo, written_by
 from g10sim.importers.aten import ALLOCATIONS
 from g10sim.trace.model import TensorKind
 

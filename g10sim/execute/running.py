@@ -16,11 +16,10 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.api import Result
 from g10sim.api import system as make_system
 from g10sim.capture.devices import CUDA, lists_in_optimizers, on_device, without_earlier_objects
-from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.options import StepOptions, flag, step_options
 from g10sim.capture.own import OwnStep, Steps
 from g10sim.capture.refusal import refusal
-from g10sim.capture.source import SIZES, find_source, importing_from_here
+from g10sim.capture.source import SIZES, find_source, importing_from_here, make_torchvision_importable
 from g10sim.capture.step import make_step
 from g10sim.capture.workload import Step
 from g10sim.config.behaviour import BehaviourSpec

@@ -200,8 +200,10 @@ def load_input(named: TraceInput) -> Trace:
         )
     if not named.gpu:
         return trace
-    from g10sim.analysis.gpus import load_gpu  # loads tables that few runs need
-    from g10sim.analysis.kernel_times import retimed
+    from g10sim.analysis.gpus import (
+        load_gpu,  # loads tables that few runs need
+        retimed,
+    )
 
     return retimed(trace, load_gpu(named.gpu), named.path)
 

@@ -13,10 +13,9 @@ from pydantic import BaseModel
 
 from g10sim.config.data import find_file
 from g10sim.config.document import Document
-from g10sim.config.idle_keys import IdleKeys
 from g10sim.config.load import run_config, with_values
 from g10sim.config.run import PolicySpec, RunConfig
-from g10sim.config.setting import PolicyTraits, Setting
+from g10sim.config.setting import IdleKeys, PolicyTraits, Setting
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, all_of
 from g10sim.experiment.cells import Cell, make_policy, takes_seed

@@ -106,7 +106,7 @@ class Workloads:
             trace = load_trace(path)
             sha256, sends, on_cpu = trace_hash(trace), bool(trace.link_kernels), first_on_cpu(trace)
             if gpu is not None:
-                from g10sim.analysis.kernel_times import retimed
+                from g10sim.analysis.gpus import retimed
 
                 with self._document.blaming(("workload", "kernel_times")):
                     trace = retimed(trace, gpu, name)

@@ -23,8 +23,7 @@ from g10sim.experiment.stored_cells import names_code, open_cells
 from g10sim.explain.cell import Section, describe_cell
 from g10sim.files import stamp, write_text, writing
 from g10sim.plots.points import named
-from g10sim.plots.style import IDEAL, looks
-from g10sim.plots.traces import records
+from g10sim.plots.style import IDEAL, looks, records
 from g10sim.results import reading
 from g10sim.results.choosing import differing_keys
 from g10sim.results.columns import FAILED, OK, SHOWN, TITLES, UNSUPPORTED, stall_reasons

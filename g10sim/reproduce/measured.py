@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeAlias, Unpack, get_args
 import numpy as np
 from pydantic import Field, model_validator
 
-from g10sim.analysis.gpus import load_gpu
-from g10sim.analysis.kernel_times import retimed
+from g10sim.analysis.gpus import load_gpu, retimed
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, load_document, merge
 from g10sim.config.load import with_values

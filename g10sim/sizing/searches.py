@@ -15,8 +15,7 @@ from g10sim.experiment.run import Running, run_experiments
 from g10sim.files import sealed, write_csv, write_json
 from g10sim.results.columns import FAILED
 from g10sim.results.reading import CURVES, DESCRIPTION, SIZING
-from g10sim.sizing.cases import cases_of
-from g10sim.sizing.judging import FORBIDDEN, Search, judge
+from g10sim.sizing.cases import FORBIDDEN, Search, cases_of, judge
 from g10sim.sizing.prices import PriceList
 from g10sim.sizing.resources import Resource
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from g10sim.analysis.gpus import load_gpu
-from g10sim.analysis.kernel_times import retimed
+from g10sim.analysis.gpus import load_gpu, retimed
 from g10sim.analysis.work_check import check_work, unjudged
 from g10sim.errors import ConfigError, TraceError
 from g10sim.trace.format import load_trace, save_trace

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10s
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
-from g10sim.capture.libraries import make_torchvision_importable
+from g10sim.capture.source import make_torchvision_importable
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,7 @@ from importlib.metadata import version
 import pytest
 from typer.testing import CliRunner
 
-from g10sim.capture.libraries import make_torchvision_importable, require, torchvision_misfit
-from g10sim.capture.source import capture_source
+from g10sim.capture.source import capture_source, make_torchvision_importable, require, torchvision_misfit
 from g10sim.cli.commands import app
 from g10sim.errors import ConfigError
 from g10sim.trace.check import check_trace
@@ -108,7 +107,7 @@ def test_a_classifier_that_cannot_be_built_offline_is_refused(libraries, source,
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_a_missing_library_is_named_with_the_extra_to_install(torch, monkeypatch, library):
-    monkeypatch.setattr("g10sim.capture.libraries.make_torchvision_importable", lambda: None)
+    monkeypatch.setattr("g10sim.capture.source.make_torchvision_importable", lambda: None)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(ConfigError, match=rf"capture needs {library}.*pip install 'g10sim\[capture\]'"):
         captured(f"{library}:resnet18")
@@ -139,7 +138,7 @@ def test_a_torchvision_that_does_not_fit_is_named_with_both_releases(libraries, 
     def fail(_):
         raise RuntimeError(f"{NMS}\n")
 
-    monkeypatch.setattr("g10sim.capture.libraries.importlib.import_module", fail)
+    monkeypatch.setattr("g10sim.capture.source.importlib.import_module", fail)
     releases = f"torchvision {version('torchvision')} does not fit torch {version('torch')}"
     assert torchvision_misfit.__wrapped__() == f"{releases} ({NMS})"
 

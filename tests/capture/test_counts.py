@@ -213,8 +213,7 @@ def test_products_of_float32_are_rounded_to_tf32_if_asked_to():
 
 
 def test_a_captured_and_a_retimed_trace_agree_exactly():
-    from g10sim.analysis.gpus import load_gpu
-    from g10sim.analysis.kernel_times import retimed
+    from g10sim.analysis.gpus import load_gpu, retimed
 
     build = layer(lambda: torch.nn.Sequential(torch.nn.Conv2d(C, C, 3), torch.nn.ReLU()), N, C, H, H)
     first, second = (capture_step(build, gpu=name, autocast="float16") for name in ("a100-40g", "h100"))

@@ -38,7 +38,7 @@ TINY = {
 
 @pytest.fixture
 def diffusers():
-    from g10sim.capture.libraries import make_torchvision_importable
+    from g10sim.capture.source import make_torchvision_importable
 
     make_torchvision_importable()
     return pytest.importorskip("diffusers", reason="needs pip install 'g10sim[capture]'")

@@ -3,7 +3,7 @@
 import pytest
 
 from g10sim.analysis.footprint import peak_live_bytes
-from g10sim.capture.libraries import make_torchvision_importable
+from g10sim.capture.source import make_torchvision_importable
 from g10sim.importers.gpg import import_gpg
 
 BATCH_SIZES = {"BERT_Base": 256, "Inceptionv3": 512, "ResNet152": 256, "SENet154": 256, "VIT": 512}

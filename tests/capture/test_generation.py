@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
 
-from g10sim.capture.libraries import make_torchvision_importable
+from g10sim.capture.source import make_torchvision_importable
 
 make_torchvision_importable()
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'g10sim[capture]'")

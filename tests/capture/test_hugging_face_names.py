@@ -12,9 +12,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 from g10sim.capture.hugging_face import build_hugging_face
 from g10sim.capture.known_models import known_models
-from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.options import Sizes, StepOptions
-from g10sim.capture.source import capture_source
+from g10sim.capture.source import capture_source, make_torchvision_importable
 from g10sim.errors import ConfigError
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import Phase

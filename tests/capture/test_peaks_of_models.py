@@ -9,8 +9,8 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
 from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.hugging_face import build_hugging_face
-from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.options import Sizes, StepOptions
+from g10sim.capture.source import make_torchvision_importable
 
 pytestmark = pytest.mark.slow
 

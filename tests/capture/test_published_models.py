@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
 
 from g10sim.capture import capture_step
-from g10sim.capture.libraries import make_torchvision_importable
+from g10sim.capture.source import make_torchvision_importable
 from g10sim.importers.gpg import import_gpg
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.manifest import MANIFEST, Entry, read_manifest
+from g10sim.capture.source import make_torchvision_importable
 from g10sim.cli.commands import app
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError

@@ -6,9 +6,8 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
 
-from g10sim.analysis.throughput import throughput
+from g10sim.analysis.throughput import throughput, utilisation
 from g10sim.capture import capture_step
-from g10sim.capture.utilisation import utilisation
 
 pytestmark = pytest.mark.slow
 

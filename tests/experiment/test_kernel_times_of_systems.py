@@ -4,8 +4,7 @@ import pytest
 
 import g10sim
 from g10sim import plots
-from g10sim.analysis.gpus import load_gpu
-from g10sim.analysis.kernel_times import retimed
+from g10sim.analysis.gpus import load_gpu, retimed
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError, TraceError
 from g10sim.experiment.run import run_experiment

@@ -15,7 +15,7 @@ from g10sim.errors import ConfigError
 from g10sim.plots import charts
 from g10sim.plots.charts import DRAWINGS
 from g10sim.plots.points import Roles, points
-from g10sim.plots.traces import trace_names
+from g10sim.plots.style import trace_names
 from g10sim.results.swept import values_of
 
 LINK, MEMORY = "system.pcie.bandwidth", "system.gpu.memory"

@@ -9,7 +9,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.cells import CellResult
 from g10sim.experiment.expand import expand
 from g10sim.results.reading import CURVES
-from g10sim.sizing import judging, searches
+from g10sim.sizing import cases, searches
 from g10sim.sizing.cases import Case
 from g10sim.sizing.prices import PriceList
 from g10sim.sizing.resources import find
@@ -39,7 +39,7 @@ def sized(trace_file, tmp_path, monkeypatch):
                 failed if one is None else CellResult("ok", "", ({"performance": one},), {}) for one in found
             ], 0
 
-        monkeypatch.setattr(judging, "run_cells", run_cells)
+        monkeypatch.setattr(cases, "run_cells", run_cells)
 
         def run_experiments(documents, *_, **__):
             run.documents = documents
@@ -101,7 +101,7 @@ def test_cells_that_are_stored_are_simulated_again_if_that_is_asked_for(sized, f
 
 @pytest.mark.parametrize("allowed", [12_345_678_000, 12_324_000_000, 12_311_000_000])
 def test_the_search_begins_at_an_amount_that_the_bound_allows(sized, monkeypatch, allowed):
-    monkeypatch.setattr(judging.Search, "_allowed", lambda *_: (allowed - 1000, allowed))
+    monkeypatch.setattr(cases.Search, "_allowed", lambda *_: (allowed - 1000, allowed))
     row, asked = sized(lambda rate: rate / (rate + 20))
     assert allowed <= asked[0] <= allowed * 1.01
     assert 20 * GB <= row["answer_amount"] <= 20.4 * GB
