@@ -13,11 +13,9 @@ from g10sim.policies.designs.farthest_use import WholeTensors, WholeTensorsJob
 from g10sim.policies.designs.g10.draft import PlanningParameters
 from g10sim.policies.designs.g10.planner import plan_g10
 from g10sim.policies.designs.g10.tuned import copies_factor
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import MigrationPlan, PlannedMachine, Policy, PolicyView, Requirements
 from g10sim.policies.interface.parameters import PlanFile, parameter
-from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import load_plan
-from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.hash_order import hash_order
 from g10sim.policies.planning.offloading.room import require_ssd

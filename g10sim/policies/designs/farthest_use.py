@@ -7,11 +7,9 @@ from heapq import heappop, heappush
 from typing import ClassVar
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
+from g10sim.policies.interface import JobPolicy, MigrationPlan, Place, PlannedPlace, PolicyPerJob, PolicyView
 from g10sim.policies.interface.moves import Evict, Move
 from g10sim.policies.interface.parameters import Declared
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Place, PlannedPlace, PolicyView
 from g10sim.trace.workload import Job
 
 _Entry = tuple[int, int, int]

@@ -8,11 +8,9 @@ from typing import ClassVar
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
-from g10sim.policies.interface.jobs import JobPolicy
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyView
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move, Store
 from g10sim.policies.interface.parameters import Count, Declared, Percentages, parameter
-from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.blocks.attention import with_attention_on_cpu
 from g10sim.policies.planning.blocks.homes import GPU, PLACES, Shares, homes_of, most_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from g10sim.looks import BLACK, Look
-from g10sim.policies.interface.policy import Policy, Requirements
+from g10sim.policies.interface import Policy, Requirements
 from g10sim.policies.interface.registry import register_policy
 
 

@@ -9,10 +9,9 @@ from g10sim.analysis.footprint import live_bytes
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
-from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
+from g10sim.policies.interface import JobPolicy, PolicyPerJob, PolicyView, Requirements
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Access, Evict, Fetch, Move
-from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job

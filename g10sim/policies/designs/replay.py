@@ -7,10 +7,9 @@ from pathlib import Path
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import PALE, Look
+from g10sim.policies.interface import MigrationPlan, Policy
 from g10sim.policies.interface.parameters import Declared, PlanFile, parameter
-from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import load_plan
-from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import register_policy
 from g10sim.trace.workload import Job
 

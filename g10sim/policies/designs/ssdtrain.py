@@ -9,11 +9,9 @@ from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyPerJob, PolicyView, Requirements
 from g10sim.policies.interface.moves import Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Count, Declared, parameter
-from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.births import Births
 from g10sim.policies.planning.offloading.room import find_tier

@@ -10,9 +10,8 @@ from typing import ClassVar, Literal
 
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Size, parameter
-from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu

@@ -9,9 +9,8 @@ from typing import ClassVar, Literal
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.parameters import Count, parameter
-from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.policies.planning.offloading.on_cpu import InBuckets, Offloaded, WeightsBelow, read_weights

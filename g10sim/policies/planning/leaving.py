@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from g10sim.policies.interface.machine import PlannedTier
-from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.interface import PlannedTier, PolicyView
 
 
 def by_departure(view: PolicyView, leaving: Mapping[int, PlannedTier]) -> list[tuple[int, int]]:

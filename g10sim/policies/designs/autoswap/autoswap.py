@@ -24,10 +24,8 @@ from g10sim.policies.designs.autoswap.planner import (
 from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES
 from g10sim.policies.designs.autoswap.timeline import whole_pages
 from g10sim.policies.designs.farthest_use import WholeTensors, WholeTensorsJob
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import MigrationPlan, Place, PlannedMachine, PlannedPlace, Requirements
 from g10sim.policies.interface.parameters import Count, Size, parameter
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Place, PlannedPlace, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.trace.format import without_cycle_collection

@@ -11,7 +11,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, Swap
-from g10sim.policies.interface.machine import PlannedTier
+from g10sim.policies.interface import PlannedTier
 from g10sim.policies.planning.channel import queued
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence

@@ -9,7 +9,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Floats, Integers
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, spans_of
-from g10sim.policies.interface.machine import PlannedTier
+from g10sim.policies.interface import PlannedTier
 from g10sim.policies.planning.timeline import Absence
 
 _KNOWN = 1024

@@ -11,12 +11,10 @@ from g10sim.looks import Look
 from g10sim.policies.designs.capuchin.guidance import Guidance
 from g10sim.policies.designs.capuchin.planner import Parameters, plan_job
 from g10sim.policies.designs.tensile.planner import PlanningParameters, plan_jobs
-from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
+from g10sim.policies.interface import JobPolicy, MigrationPlan, PolicyPerJob, PolicyView, Requirements
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Await, Evict, Move
 from g10sim.policies.interface.parameters import Share, Size, SizeOrTensile, parameter
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limited
 from g10sim.policies.planning.swapping.schedule import AccessSequence

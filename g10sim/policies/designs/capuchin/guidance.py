@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from g10sim.policies.designs.capuchin.planner import Planned as PlannedSwaps
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, trigger_at
+from g10sim.policies.interface import MigrationPlan, Planned
 from g10sim.policies.interface.moves import Fetch
-from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.planning.grouping import grouped
 
 

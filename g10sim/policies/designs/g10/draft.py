@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
+from g10sim.policies.interface import Planned, PlannedMachine, PlannedTier
 from g10sim.policies.interface.parameters import parameter
-from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.occupancy import Pressure
 from g10sim.policies.planning.timeline import Absence, Timeline

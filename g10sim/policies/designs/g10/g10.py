@@ -8,8 +8,7 @@ from g10sim.looks import BLUE, Look
 from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
 from g10sim.policies.designs.g10.planner import draft_g10, to_plan
 from g10sim.policies.designs.g10.tuned import unified_memory_factor
-from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyPerJob
 from g10sim.policies.interface.registry import register_policy
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job

@@ -15,12 +15,10 @@ from g10sim.looks import Look
 from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
 from g10sim.policies.designs.g10.planner import draft_g10, to_plan
 from g10sim.policies.designs.g10.recovery import Recovery, Waiting
-from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
+from g10sim.policies.interface import JobPolicy, MigrationPlan, Policy, PolicyPerJob, PolicyView, Trials
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.parameters import Count, parameter
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Policy, PolicyView, Trials
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit
 from g10sim.trace.model import Trace

@@ -42,7 +42,7 @@ from g10sim.policies.designs.g10.draft import (
     allocation_kernel,
     target_bytes,
 )
-from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
+from g10sim.policies.interface import PlannedMachine, PlannedTier
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.choice import find_best, nested
 from g10sim.policies.planning.limit import Limit

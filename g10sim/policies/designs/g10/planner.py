@@ -5,9 +5,8 @@ from __future__ import annotations
 from g10sim.policies.designs.g10.draft import Draft, PlanningParameters
 from g10sim.policies.designs.g10.live import plan_live
 from g10sim.policies.designs.g10.published import plan_published
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine
 from g10sim.policies.interface.moves import Evict, Fetch, Free, TensorMove
-from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.trace.model import Trace
 
 

@@ -37,9 +37,8 @@ from g10sim.policies.designs.g10.draft import (
 )
 from g10sim.policies.designs.g10.published_links import Direction
 from g10sim.policies.designs.g10.sort_order import introsorted
-from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
+from g10sim.policies.interface import Planned, PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch, Free, TensorMove
-from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence, Timeline, absences

@@ -15,9 +15,8 @@ from bisect import insort
 from collections.abc import Iterator, Sequence
 
 from g10sim.policies.designs.g10.draft import Draft
-from g10sim.policies.interface.machine import PlannedTier
+from g10sim.policies.interface import PlannedTier, PolicyView
 from g10sim.policies.interface.moves import Await, Fetch
-from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.leaving import first_gone
 

@@ -10,7 +10,7 @@ import numpy as np
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.shortage import Shortage
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import PlannedMachine
 
 Shares = Sequence[float]
 """Shares of bytes by tier."""

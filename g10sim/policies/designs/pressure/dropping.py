@@ -15,7 +15,7 @@ from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
 from g10sim.policies.designs.pressure.forecast import Dropped, Forecast, with_reruns
 from g10sim.policies.designs.pressure.traffic import copied_cycles
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import PlannedMachine
 from g10sim.trace.model import Trace
 
 _TRIALS = 128

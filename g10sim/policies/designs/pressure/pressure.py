@@ -13,10 +13,8 @@ from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.repeating import Repeating
 from g10sim.policies.designs.pressure.shortage import Settings
 from g10sim.policies.designs.pressure.steering import Steering
-from g10sim.policies.interface.jobs import PolicyPerJob
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import PlannedMachine, PolicyPerJob, Requirements
 from g10sim.policies.interface.parameters import Count, Declared, Share, parameter
-from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.trace.workload import Job
 

@@ -13,9 +13,8 @@ from g10sim.policies.designs.pressure.dividing import Division, Queues
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.shortage import Settings, Shortage
 from g10sim.policies.designs.pressure.transfers import Arrivals, Departures
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import PlannedMachine, PolicyView
 from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
-from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.trace.model import Device
 

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from g10sim.policies.designs.pressure.forecast import Forecast
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import PlannedMachine
 
 _LAPS = 2
 """Iterations that are followed; the last one counts."""

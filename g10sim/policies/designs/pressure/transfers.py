@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 
-from g10sim.policies.interface.machine import PlannedMachine
-from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.interface import PlannedMachine, PolicyView
 
 
 class Departures:

@@ -6,11 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 
 from g10sim.policies.designs.pressurefit.choosing import Fitted
-from g10sim.policies.interface.jobs import JobPolicy
-from g10sim.policies.interface.machine import PlannedTier
+from g10sim.policies.interface import JobPolicy, MigrationPlan, Planned, PlannedTier, PolicyView
 from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
-from g10sim.policies.interface.plan import MigrationPlan, Planned
-from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.leaving import first_gone
 from g10sim.trace.model import Trace
 

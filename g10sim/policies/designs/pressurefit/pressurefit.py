@@ -13,10 +13,8 @@ from g10sim.policies.designs.pressurefit.admission import Admission
 from g10sim.policies.designs.pressurefit.choosing import fastest
 from g10sim.policies.designs.pressurefit.recomputing import Blocks
 from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers, split_numbers
-from g10sim.policies.interface.jobs import PolicyPerJob
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import PlannedMachine, PolicyPerJob, Requirements
 from g10sim.policies.interface.parameters import ShareOrFastest, parameter
-from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.trace.format import without_cycle_collection

@@ -16,7 +16,7 @@ from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Dropped, Reruns, with_reruns
-from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
+from g10sim.policies.interface import PlannedMachine, PlannedTier
 from g10sim.policies.planning.blocks.parts import part_numbers, parts_of
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from g10sim.policies.designs.tensile.planner import PlannedJobs, PlanningParameters, plan_jobs
-from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
+from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch
-from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule
 from g10sim.trace.model import Trace
 

@@ -12,11 +12,11 @@ from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.tensile.planner import PlannerOptions, PlanningParameters
 from g10sim.policies.designs.tensile.replanning import DRIFT, Group, PlannedJob, predicted, spread
+from g10sim.policies.interface import MigrationPlan, PolicyView, Requirements
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.moves import Await, Evict, Move
 from g10sim.policies.interface.parameters import Count, Share, Size, parameter
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import JointPolicy, PolicyView, Requirements
+from g10sim.policies.interface.policy import JointPolicy
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.grouping import grouped
 from g10sim.trace.workload import Job, Workload

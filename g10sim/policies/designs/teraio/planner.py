@@ -16,9 +16,8 @@ import numpy as np
 from g10sim.analysis.footprint import unmoved_bytes
 from g10sim.analysis.timeline import Floats, Integers, Numbers, kernel_durations
 from g10sim.policies.designs.teraio.pressure import CriticalPressure
-from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
+from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch
-from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.planning.channel import NEVER, Channel, Copies, Gaps, Interval
 from g10sim.policies.planning.choice import Ranking
 from g10sim.policies.planning.limit import Limit

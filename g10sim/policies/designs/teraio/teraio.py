@@ -8,10 +8,8 @@ from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.farthest_use import WholeTensors, WholeTensorsJob
 from g10sim.policies.designs.teraio.planner import Planner, WaitingPlanner
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import MigrationPlan, PlannedMachine, PolicyView, Requirements
 from g10sim.policies.interface.parameters import Size, parameter
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.offloading.room import require_ssd

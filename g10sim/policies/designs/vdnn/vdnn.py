@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from g10sim.looks import RED, Look
 from g10sim.policies.designs.vdnn.design import SelectiveOffloading
-from g10sim.policies.interface.policy import Requirements
+from g10sim.policies.interface import Requirements
 from g10sim.policies.interface.registry import register_policy
 
 

@@ -11,10 +11,9 @@ from g10sim.errors import ConfigError
 from g10sim.looks import YELLOW, Look
 from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, SelectiveOffloading
 from g10sim.policies.designs.vdnn.layers import Layer
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import PlannedMachine, PolicyView, Requirements
 from g10sim.policies.interface.moves import Await, Evict, KeepUncompressed, Move
 from g10sim.policies.interface.parameters import Density, one_for_each, parameter
-from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.trace.model import TensorKind
 from g10sim.trace.workload import Job

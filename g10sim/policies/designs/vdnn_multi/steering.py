@@ -15,8 +15,8 @@ import numpy as np
 from g10sim.policies.designs.farthest_use import FarthestUse
 from g10sim.policies.designs.vdnn.layers import Layer, first_backward_kernel
 from g10sim.policies.designs.vdnn_multi.offload_set import Offloaded, OffloadTimeline
+from g10sim.policies.interface import PolicyView
 from g10sim.policies.interface.moves import Fetch
-from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.channel import queued_backwards
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.trace.model import Trace

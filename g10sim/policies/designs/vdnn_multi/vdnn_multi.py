@@ -38,11 +38,10 @@ from g10sim.policies.designs.vdnn_multi.search import (
     Step,
 )
 from g10sim.policies.designs.vdnn_multi.steering import Rescue, Steering
-from g10sim.policies.interface.machine import PlannedMachine, link_bandwidth
+from g10sim.policies.interface import MigrationPlan, PlannedMachine, Policy, PolicyView, Requirements, Trials
+from g10sim.policies.interface.machine import link_bandwidth
 from g10sim.policies.interface.moves import Await, Evict, Move
 from g10sim.policies.interface.parameters import parameter
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Policy, PolicyView, Requirements, Trials
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.trace.workload import Job, Workload

@@ -8,11 +8,9 @@ from typing import ClassVar, Self
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.interface.jobs import JobPolicy
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyView
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move, Store
 from g10sim.policies.interface.parameters import Count, Declared, parameter
-from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over

@@ -11,10 +11,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.errors import UnsupportedError
-from g10sim.policies.interface.jobs import PolicyPerJob
-from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Requirements
+from g10sim.policies.interface import MigrationPlan, PlannedMachine, PlannedTier, PolicyPerJob, Requirements
 from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import Device, Kernel, Trace
 from g10sim.trace.workload import Workload

@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
+from g10sim.policies.interface import Planned
 from g10sim.policies.interface.moves import Drop, Fetch
-from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
