@@ -56,30 +56,34 @@ class LayerJob(JobPolicy):
     gradient_first: bool
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Offload what a layer reads as it begins, and prefetch as the window says."""
-        schedule, kernel = self.schedule, view.kernel
-        layer = schedule.offloads.get(kernel)
+        """Offload what a layer reads as it begins, and prefetch."""
+        layer = self.schedule.offloads.get(view.kernel)
         if layer is not None:
-            yield from self.offload(view, layer)
-        if kernel in schedule.fetches:
-            if self.gradient_first:
-                yield from (Fetch(tensor) for tensor in view.trace.kernels[kernel].tensors)
-            yield from (Fetch(tensor) for tensor in schedule.fetches[kernel].inputs)
+            for tensor in layer.inputs:
+                if view.trace.births[tensor] >= layer.kernels[0]:  # training data: it arrives now
+                    yield Fetch(tensor)
+                yield self.eviction(view, layer, tensor)
+        yield from self.prefetches(view)
 
-    def offload(self, view: PolicyView, layer: Layer) -> Iterable[Move]:
-        """Yield the moves of a layer that begins and offloads its inputs."""
-        for tensor in layer.inputs:
-            if view.trace.births[tensor] >= layer.kernels[0]:  # training data: it arrives now
-                yield Fetch(tensor)
-            yield self.eviction(view, layer, tensor)
+    def prefetches(self, view: PolicyView) -> Iterable[Move]:
+        """Yield what the window of a layer that begins prefetches."""
+        layer = self.schedule.fetches.get(view.kernel)
+        if layer is not None:
+            yield from map(Fetch, view.trace.kernels[view.kernel].tensors if self.gradient_first else ())
+            yield from map(Fetch, layer.inputs)
 
     def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Let a layer end with the copies that it issued."""
-        schedule = self.schedule
-        if view.kernel in schedule.offload_ends:
-            yield Await(frozenset(schedule.offload_ends[view.kernel].inputs))
-        if view.kernel in schedule.fetch_ends:
-            yield Await(frozenset(schedule.fetch_ends[view.kernel].inputs), evictions=False, prefetches=True)
+        layer = self.schedule.offload_ends.get(view.kernel)
+        if layer is not None:
+            yield Await(frozenset(layer.inputs))
+        yield from self.arrivals(view)
+
+    def arrivals(self, view: PolicyView) -> Iterable[Await]:
+        """Yield the wait for what a layer that ends has prefetched."""
+        layer = self.schedule.fetch_ends.get(view.kernel)
+        if layer is not None:
+            yield Await(frozenset(layer.inputs), evictions=False, prefetches=True)
 
     def eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
         """Return the move that offloads one of a layer's inputs."""

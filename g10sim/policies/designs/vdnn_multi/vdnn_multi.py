@@ -82,27 +82,19 @@ class _Job(LayerJob):
         """Return what has come early."""
         return () if self.steering is None else self.steering.state()
 
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Offload what a layer reads as it begins, and prefetch what is due."""
-        if self.steering is None:
-            yield from super().on_kernel_start(view)
-            return
-        layer = self.schedule.offloads.get(view.kernel)
-        if layer is not None:
-            yield from self.offload(view, layer)
-        yield from self.steering.prefetches(view)
+    def prefetches(self, view: PolicyView) -> Iterable[Move]:
+        """Return what is due, or what the window says."""
+        return super().prefetches(view) if self.steering is None else self.steering.prefetches(view)
 
     def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Let a layer end with the copies that it issued, where layers join."""
-        if not self.joins:
-            return
+        return super().on_kernel_end(view) if self.joins else ()
+
+    def arrivals(self, view: PolicyView) -> Iterable[Await]:
+        """Yield the wait for what a layer has prefetched, or where that is planned, for all of it."""
         if self.steering is None:
-            yield from super().on_kernel_end(view)
-            return
-        layer = self.schedule.offload_ends.get(view.kernel)
-        if layer is not None:
-            yield Await(frozenset(layer.inputs))
-        if view.kernel in self.backward_ends:
+            yield from super().arrivals(view)
+        elif view.kernel in self.backward_ends:
             yield Await(evictions=False, prefetches=True)
 
     def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
