@@ -15,12 +15,12 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.hardware.bounds import bound_machine
 from g10sim.policies.checks import check_policy
+from g10sim.policies.designs.pressure.account import NextUses, Settings, Shortage
 from g10sim.policies.designs.pressure.dividing import Division, Queues
 from g10sim.policies.designs.pressure.dropping import chosen_drops, machine_of
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.pressure import Pressure
 from g10sim.policies.designs.pressure.repeating import Repeating
-from g10sim.policies.designs.pressure.shortage import NextUses, Settings, Shortage
 from g10sim.policies.designs.pressure.steering import Steering
 from g10sim.policies.designs.pressure.transfers import Arrivals
 from g10sim.policies.interface.machine import PlannedTier, planned_machine

@@ -8,8 +8,7 @@ from machines import OWN, iteration_times, machine, simulate, trace_of
 import g10sim
 from g10sim.analysis.vitality import inactive_periods
 from g10sim.errors import UnsupportedError
-from g10sim.policies.designs.teraio.planner import Planner, WaitingPlanner
-from g10sim.policies.designs.teraio.pressure import CriticalPressure
+from g10sim.policies.designs.teraio.planner import CriticalPressure, Planner, WaitingPlanner
 from g10sim.policies.designs.teraio.teraio import Teraio
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.registry import create

@@ -5,12 +5,162 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Forecast
-from g10sim.policies.designs.pressure.shortage import NextUses, Settings, Shortage
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of the policy; ``backlog_cycles`` of the link's time, the others in kernels."""
+
+    backlog_cycles: float
+    births: int
+    horizon: int
+
+    @property
+    def last_single(self) -> int:
+        """The last kernel ahead at which a step begins in any case."""
+        return min(max(2, self.births), self.horizon - 1)
+
+
+class NextUses:
+    """Kernels that use some tensors next, each as often as tensors do."""
+
+    def __init__(self, kernels: int) -> None:
+        self._counts, self._marks = [0] * kernels, bytearray(kernels)
+
+    def reset(self, uses: Iterable[int]) -> None:
+        """Begin again with the kernels of some tensors."""
+        self._counts, self._marks = [0] * len(self._counts), bytearray(len(self._counts))
+        for use in uses:
+            self.add(use)
+
+    def add(self, use: int) -> None:
+        """Count a tensor in."""
+        self._counts[use] += 1
+        self._marks[use] = True
+
+    def remove(self, use: int) -> None:
+        """Count a tensor out."""
+        self._counts[use] -= 1
+        if not self._counts[use]:
+            self._marks[use] = False
+
+    def last_until(self, use: int) -> int:
+        """Return the last kernel up to one that uses any next; -1 for none."""
+        return self._marks.rfind(1, 0, use + 1)
+
+    def between(self, first: int, stop: int) -> Integers:
+        """Return the kernels from one to before another that use any next."""
+        found: Integers = first + np.frombuffer(self._marks, dtype=np.bool_)[first:stop].nonzero()[0]
+        return found
+
+
+_FEW = 8
+"""Kernels up to which they are looked at one by one, which is faster than all at once."""
+
+
+class Shortage:
+    """Bytes that the kernels from one on lack, as far as the horizon: ``lack`` less what is away.
+
+    In a step, the same tensors are away. One begins where some tensor alive is used next, and at each of the
+    first kernels. ``_highest`` is the kernel that lacks most of all, of equals the first; -1: not known.
+    """
+
+    def __init__(self, lack: Integers, alive: NextUses, settings: Settings) -> None:
+        self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
+        self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
+        self._level_of = self._levels.data
+        self._added: dict[int, tuple[int, int]] = {}
+        self._highest = -1
+
+    def start_iteration(self) -> None:
+        """Forget what is away."""
+        self._levels[:] = self._lack
+        self._added.clear()
+        self._highest = -1
+
+    def start_kernel(self, kernel: int) -> None:
+        """Go on to a kernel."""
+        if kernel == self._kernel + 1 and self._highest > self._kernel:
+            last = kernel + self._horizon - 1
+            if self._level_of[last] > self._level_of[self._highest]:
+                self._highest = last
+        elif kernel != self._kernel:
+            self._highest = -1
+        self._kernel = kernel
+
+    def spare(self, until: int, size_bytes: int) -> None:
+        """Take off bytes that are away until a kernel uses them."""
+        kernel, highest, levels = self._kernel, self._highest, self._level_of
+        if until <= kernel + _FEW:
+            for number in range(kernel, min(until, len(levels))):
+                levels[number] -= size_bytes
+        else:
+            self._levels[kernel:until] -= size_bytes
+        if size_bytes > 0 and highest < until < kernel + self._horizon:
+            self._highest = -1
+        elif size_bytes < 0 and kernel < until <= highest:
+            peak = self._peak_until(until)
+            if levels[peak] >= levels[highest]:
+                self._highest = peak
+
+    def add(self, tensor: int, until: int, size_bytes: int) -> None:
+        """Let the kernels before one lack the bytes of a tensor, too, if they do not yet."""
+        if self._added.get(tensor) != (until, size_bytes):
+            self._added[tensor] = until, size_bytes
+            self.spare(until, -size_bytes)
+
+    def take_back(self) -> None:
+        """Let no kernel lack what was added."""
+        for until, size in self._added.values():
+            self.spare(until, size)
+        self._added.clear()
+
+    def _peak_until(self, stop: int) -> int:
+        """Return the kernel that lacks most from this one to before another, of equals the first."""
+        return self._kernel + int(self._levels[self._kernel : stop].argmax())
+
+    def _peak(self, ahead: int | None) -> int:
+        """Return the kernel that lacks most among that many, or among all, of equals the first."""
+        stop = self._kernel + min(ahead or self._horizon, self._horizon)
+        if self._highest < 0 and stop == self._kernel + self._horizon:
+            self._highest = self._peak_until(stop)
+        return self._highest if 0 <= self._highest < stop else self._peak_until(stop)
+
+    def worst(self, ahead: int | None = None) -> int:
+        """Return what the worst of that many kernels lacks, or the worst of all."""
+        if ahead and ahead <= min(_FEW, self._horizon):
+            return max(self._level_of[self._kernel : self._kernel + ahead])
+        return self._level_of[self._peak(ahead)]
+
+    def worst_of_two(self) -> int:
+        """Return what the worse of this kernel and the next one lacks."""
+        return max(self._level_of[self._kernel : self._kernel + 2])
+
+    def worst_step(self, ahead: int | None = None) -> int:
+        """Return the kernels ahead at which the step of the worst of some begins, of equals the first."""
+        worst = self._peak(ahead) - self._kernel
+        single = self._settings.last_single
+        if worst <= single:
+            return worst
+        return max(single, self._alive.last_until(self._kernel + worst) - self._kernel)
+
+    def later(self) -> tuple[Integers, Integers]:
+        """Return the kernels ahead at which steps begin after the next kernel's, and what these lack."""
+        single, kernel, stop = self._settings.last_single, self._kernel, self._kernel + self._horizon
+        uses = self._alive.between(kernel + single + 1, stop)
+        starts = np.append(np.arange(single + 1), uses - kernel)
+        levels = self._levels[kernel:stop]
+        return starts[2:], np.maximum.reduceat(levels, starts)[2:]
+
+    def of_next(self) -> int:
+        """Return what the next kernel lacks."""
+        return self._level_of[self._kernel + 1]
 
 
 class Order:

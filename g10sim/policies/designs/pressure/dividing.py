@@ -8,8 +8,8 @@ from operator import add
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
+from g10sim.policies.designs.pressure.account import Shortage
 from g10sim.policies.designs.pressure.forecast import Forecast
-from g10sim.policies.designs.pressure.shortage import Shortage
 from g10sim.policies.interface import PlannedMachine
 
 Shares = Sequence[float]

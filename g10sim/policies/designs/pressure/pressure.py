@@ -8,10 +8,10 @@ from typing import Literal
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
+from g10sim.policies.designs.pressure.account import Settings
 from g10sim.policies.designs.pressure.dropping import chosen_drops
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.repeating import Repeating
-from g10sim.policies.designs.pressure.shortage import Settings
 from g10sim.policies.designs.pressure.steering import Steering
 from g10sim.policies.interface import PlannedMachine, PolicyPerJob, Requirements
 from g10sim.policies.interface.parameters import Count, Declared, Share, parameter

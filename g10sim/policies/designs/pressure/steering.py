@@ -8,10 +8,9 @@ from math import inf
 
 import numpy as np
 
-from g10sim.policies.designs.pressure.account import Account
+from g10sim.policies.designs.pressure.account import Account, Settings, Shortage
 from g10sim.policies.designs.pressure.dividing import Division, Queues
 from g10sim.policies.designs.pressure.forecast import Forecast
-from g10sim.policies.designs.pressure.shortage import Settings, Shortage
 from g10sim.policies.designs.pressure.transfers import Arrivals, Departures
 from g10sim.policies.interface import PlannedMachine, PolicyView
 from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
