@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import groupby
 from operator import attrgetter
@@ -52,12 +52,21 @@ def unmoved_bytes(trace: Trace, sizes: Sequence[int], *, counts_late_uses: bool 
     ``counts_late_uses``, during kernels that write them after it. Tensors that no kernel uses do not count.
     """
     kernels, lasting = len(trace.kernels), each(trace.tensors, attrgetter("persistent"))
+
+    def spans() -> Iterator[tuple[int, int, int]]:
+        for tensor, (lasts, size) in enumerate(zip(lasting, sizes, strict=True)):
+            stays = [(0, kernels)] if lasts and trace.uses[tensor] else stays_of(trace, tensor)
+            yield from ((*stay, size) for stay in (stays if counts_late_uses else stays[:1]))
+
+    return levels(spans(), kernels)
+
+
+def levels(spans: Iterable[tuple[int, int, int]], kernels: int) -> Integers:
+    """Return the bytes during each kernel of spans: first kernel, kernel after the last one, and bytes."""
     changes = np.zeros(kernels + 1, dtype=np.int64)
-    for tensor, (lasts, size) in enumerate(zip(lasting, sizes, strict=True)):
-        stays = [(0, kernels)] if lasts and trace.uses[tensor] else stays_of(trace, tensor)
-        for start, end in stays if counts_late_uses else stays[:1]:
-            changes[start] += size
-            changes[end] -= size
+    for start, end, size in spans:
+        changes[start] += size
+        changes[end] -= size
     return np.cumsum(changes[:-1])
 
 

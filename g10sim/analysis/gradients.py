@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from g10sim.trace.model import Device, Phase, TensorKind, Trace
+from g10sim.trace.repetition import each
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,12 @@ class Bucket:
     size_bytes: int
     ready: int
     users: frozenset[int]
+
+
+def first_backward_kernel(trace: Trace) -> int:
+    """Return the first kernel of the backward pass; without one, the number of kernels."""
+    phases = each(trace.kernels, attrgetter("phase"))
+    return phases.index(Phase.BACKWARD) if Phase.BACKWARD in phases else len(phases)
 
 
 def gradient_buckets(trace: Trace, bucket_bytes: int) -> tuple[Bucket, ...]:

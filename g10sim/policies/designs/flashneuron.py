@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Literal
 
+from g10sim.analysis.gradients import first_backward_kernel
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
@@ -114,8 +115,7 @@ class FlashNeuron(Declared, PolicyPerJob):
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Schedule:
         """Choose what is offloaded. Raises UnsupportedError when too little can be, or without SSD."""
         trace, ssd = job.trace, require_ssd(self.name, machine).name
-        backward = (kernel.id for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
-        loss = next(backward, len(trace.kernels))
+        loss = first_backward_kernel(trace)
         page, sizes = machine.page_bytes, machine.sizes(trace)
         candidates = _candidates(trace, loss)
         formats = self._formats(trace, candidates, page)

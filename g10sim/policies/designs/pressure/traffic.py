@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-import numpy as np
-
+from g10sim.analysis.footprint import levels
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.interface import PlannedMachine
 
@@ -164,11 +163,7 @@ def copies_of(forecast: Forecast, room_bytes: int, keeps_copies: bool = False) -
         out += memory.make_room(kernel, room_bytes, needed)
         free_bytes.append(room_bytes - memory.filled_bytes)
         memory.forget(forecast.scratch[place])
-    lent = np.zeros(len(into) + 1, dtype=np.int64)
-    for start, end, size in memory.lent:
-        lent[start] += size
-        lent[end] -= size
-    return Copies(out, into, (np.cumsum(lent[:-1]) + free_bytes).tolist())
+    return Copies(out, into, (levels(memory.lent, len(into)) + free_bytes).tolist())
 
 
 class _Memory:

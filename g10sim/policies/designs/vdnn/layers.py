@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Literal
 
 from g10sim.analysis.footprint import unmoved_bytes
+from g10sim.analysis.gradients import first_backward_kernel
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
 
@@ -69,12 +70,6 @@ def layers_of(trace: Trace, *, fuse_activations: bool) -> tuple[Layer, ...]:
         )
         for index, group in enumerate(groups)
     )
-
-
-def first_backward_kernel(trace: Trace) -> int:
-    """Return the first kernel of the backward pass; without one, the number of kernels."""
-    backward = (kernel.id for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
-    return next(backward, len(trace.kernels))
 
 
 def _forward_groups(kernels: Iterable[Kernel], *, fuse_activations: bool) -> list[list[Kernel]]:

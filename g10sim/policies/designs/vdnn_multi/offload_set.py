@@ -13,7 +13,7 @@ import numpy as np
 
 from g10sim.analysis.footprint import unmoved_bytes
 from g10sim.analysis.timeline import Integers, prefix_sums
-from g10sim.policies.designs.vdnn.layers import Layer, LayerKind, first_backward_kernel
+from g10sim.policies.designs.vdnn.layers import Layer, LayerKind
 from g10sim.policies.interface.machine import page_sizes
 from g10sim.policies.planning.channel import queued, queued_backwards
 from g10sim.policies.planning.occupancy import Occupancy
@@ -49,7 +49,6 @@ class OffloadTimeline(Timeline):
     def __init__(self, trace: Trace, durations: Sequence[int] | Integers, page_bytes: int) -> None:
         super().__init__(durations)
         self.trace, self.sizes = trace, page_sizes(trace, page_bytes)
-        self.first_backward = first_backward_kernel(trace)
 
     def offloaded(self, layer: Layer) -> Offloaded:
         """Describe what a layer offloads."""

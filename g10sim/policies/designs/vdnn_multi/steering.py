@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from g10sim.analysis.gradients import first_backward_kernel
 from g10sim.policies.designs.farthest_use import FarthestUse
-from g10sim.policies.designs.vdnn.layers import Layer, first_backward_kernel
+from g10sim.policies.designs.vdnn.layers import Layer
 from g10sim.policies.designs.vdnn_multi.offload_set import Offloaded, OffloadTimeline
 from g10sim.policies.interface import PolicyView
 from g10sim.policies.interface.moves import Fetch
@@ -61,7 +62,7 @@ def plan_prefetches(
         used.add(want.gone, want.needed, -want.size_bytes)
     last_first = [(timeline.times[want.needed], copy_cycles(want.size_bytes)) for want in reversed(wants)]
     due, lengths = np.array(last_first, dtype=np.int64).reshape(-1, 2).T
-    triggers, before = [], timeline.first_backward
+    triggers, before = [], first_backward_kernel(timeline.trace)
     for want, start in zip(wants, queued_backwards(due, lengths)[::-1].tolist(), strict=True):
         kernel = _shifted(timeline, timeline.kernel_at(max(0, start)), shifts.get(want.tensor, 0))
         earliest = _earliest(want, used, budget_bytes, max(before, want.gone))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-import numpy as np
-
+from g10sim.analysis.footprint import levels
 from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, uses_by_part
 from g10sim.trace.model import Trace
 
@@ -45,9 +44,6 @@ def _owner(tensor: int, kind: Kind, part: Part) -> Hashable:
 
 def most_bytes(trace: Trace, sizes: Sequence[int], tensors: Sequence[int]) -> int:
     """Return the most bytes of some tensors that are alive at a time; ``sizes`` are those of all tensors."""
-    changes = np.zeros(len(trace.kernels) + 1, dtype=np.int64)
-    for tensor in tensors:
-        lasts = trace.tensors[tensor].persistent
-        changes[0 if lasts else trace.births[tensor]] += sizes[tensor]
-        changes[trace.deaths[tensor]] -= sizes[tensor]
-    return int(changes.cumsum().max())
+    births = ((t, 0 if trace.tensors[t].persistent else trace.births[t]) for t in tensors)
+    spans = ((birth, trace.deaths[tensor], sizes[tensor]) for tensor, birth in births)
+    return int(levels(spans, len(trace.kernels)).max(initial=0))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
-import numpy as np
-
+from g10sim.analysis.footprint import levels
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
@@ -60,21 +59,17 @@ def gpu_peak(
     does not count.
     """
     kernels = len(trace.kernels)
-    changes = np.zeros(kernels + 1, dtype=np.int64)
-    for stay in stays:
-        changes[stay.fetched] += sizes[stay.tensor]
-        changes[stay.last + 1] -= sizes[stay.tensor]
+    spans = [(stay.fetched, stay.last + 1, sizes[stay.tensor]) for stay in stays]
     come_and_go = {stay.tensor for stay in stays}.union(below)
     for tensor, uses in enumerate(trace.uses):
         if uses and tensor not in come_and_go:
             lasts = trace.tensors[tensor].persistent
             end = kernels if lasts else min(kernels, ends.get(tensor, uses[-1]) + 1)
             early = ahead if trace.kernels[uses[0]].device is Device.GPU else 0
-            changes[0 if lasts else max(0, uses[0] - early)] += sizes[tensor]
-            changes[end] -= sizes[tensor]
-    levels = np.cumsum(changes[:-1])
-    kernel = int(levels.argmax())
-    return int(levels[kernel]), trace.kernels[kernel]
+            spans.append((0 if lasts else max(0, uses[0] - early), end, sizes[tensor]))
+    needed = levels(spans, kernels)
+    kernel = int(needed.argmax())
+    return int(needed[kernel]), trace.kernels[kernel]
 
 
 def require_gpu(policy: str, system: SystemSpec, needed: int, kernel: Kernel, what: str) -> None:

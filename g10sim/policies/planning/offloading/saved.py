@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from g10sim.trace.model import Device, Phase, TensorKind, Trace
+from g10sim.analysis.gradients import first_backward_kernel
+from g10sim.trace.model import Device, TensorKind, Trace
 
 _NO_ACTIVATIONS = {TensorKind.WEIGHT, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE, TensorKind.WORKSPACE}
 
@@ -26,12 +27,10 @@ def saved_tensors(trace: Trace) -> tuple[Saved, ...]:
     A tensor is an allocation, so that what several operators save of it is one; weights that are saved are no
     activations.
     """
-    phases = [kernel.phase for kernel in trace.kernels]
-    first = next((k for k, phase in enumerate(phases) if phase is Phase.BACKWARD), len(phases))
-    found = []
+    first, found = first_backward_kernel(trace), []
     for tensor, uses in enumerate(trace.uses):
         one = trace.tensors[tensor]
-        place = bisect_right(uses, first - 1)
+        place = bisect_left(uses, first)
         if not one.persistent and one.kind not in _NO_ACTIVATIONS and 0 < place < len(uses):
             found.append(Saved(tensor, uses[place - 1], uses[place]))
     return tuple(sorted(found, key=lambda saved: (saved.since, saved.tensor)))
