@@ -135,7 +135,9 @@ class FlashNeuron(Declared, PolicyPerJob):
         )
         order = tuple((end, tensor, sizes[tensor]) for end, _, tensor in sorted(returns))
         kept = {tensor: formats[tensor] for tensor in periods if tensor in formats}
-        return _Schedule(trace, ssd, loss, order, _largest_intermediate_bytes(trace, sizes), kept, plan)
+        counts = (not one.persistent and one.kind is not TensorKind.WORKSPACE for one in trace.tensors)
+        reserve = _largest_set_bytes(trace, [size * count for size, count in zip(sizes, counts, strict=True)])
+        return _Schedule(trace, ssd, loss, order, reserve, kept, plan)
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Put offloaded tensors at the right, workspaces in the buffer, and everything else at the left."""
@@ -177,11 +179,8 @@ class FlashNeuron(Declared, PolicyPerJob):
         for tensor, density in zip(as_csr, each, strict=True):
             moved = max(1, ceil(_HALF * density * elements[tensor]))
             formats[tensor] = Compressed(moved, index_bytes(elements[tensor]))
-        return {
-            tensor: one
-            for tensor, one in formats.items()
-            if _whole(one, page) < trace.tensors[tensor].size_bytes
-        }
+        pages = {t: -(-one.moved_bytes // page) - (-one.index_bytes // page) for t, one in formats.items()}
+        return {t: one for t, one in formats.items() if pages[t] * page < trace.tensors[t].size_bytes}
 
 
 def _line_bytes(trace: Trace, sizes: Sequence[int], memory_bytes: int) -> int:
@@ -190,17 +189,12 @@ def _line_bytes(trace: Trace, sizes: Sequence[int], memory_bytes: int) -> int:
     GPU memory less weights less the largest working set, which counts weights and workspace again.
     """
     weights = sum(sizes[tensor.id] for tensor in trace.tensors if tensor.persistent)
-    working_sets = (sum(sizes[tensor] for tensor in kernel.tensors) for kernel in trace.kernels)
-    return memory_bytes - weights - max(working_sets, default=0)
+    return memory_bytes - weights - _largest_set_bytes(trace, sizes)
 
 
-def _largest_intermediate_bytes(trace: Trace, sizes: Sequence[int]) -> int:
-    """Bytes of the largest working set without weights and workspace."""
-    counted = [not tensor.persistent and tensor.kind is not TensorKind.WORKSPACE for tensor in trace.tensors]
-    working_sets = (
-        sum(sizes[tensor] for tensor in kernel.tensors if counted[tensor]) for kernel in trace.kernels
-    )
-    return max(working_sets, default=0)
+def _largest_set_bytes(trace: Trace, sizes: Sequence[int]) -> int:
+    """Bytes of the largest working set."""
+    return max((sum(map(sizes.__getitem__, kernel.tensors)) for kernel in trace.kernels), default=0)
 
 
 class _Choice:
@@ -256,10 +250,10 @@ class _Choice:
         further = [
             (tensor, period)
             for tensor in candidates
-            if tensor not in chosen and self._has_index(tensor) and (period := self._period(tensor))
+            if tensor not in chosen and self._index_bytes(tensor) and (period := self._period(tensor))
         ]
         while self._last_end(chosen, rate) > self._starts[self._loss]:
-            out = next((tensor for tensor in reversed(chosen) if not self._has_index(tensor)), None)
+            out = next((tensor for tensor in reversed(chosen) if not self._index_bytes(tensor)), None)
             if out is None:
                 return
             rests = accumulate(
@@ -286,13 +280,12 @@ class _Choice:
     def _starts(self) -> list[int]:
         return [0, *accumulate(kernel.duration for kernel in self._trace.kernels)]
 
-    def _has_index(self, tensor: int) -> bool:
-        return tensor in self._formats and self._formats[tensor].index_bytes > 0
+    def _index_bytes(self, tensor: int) -> int:
+        return self._formats[tensor].index_bytes if tensor in self._formats else 0
 
     def _freed(self, tensor: int) -> int:
         """Bytes of GPU memory that a tensor leaves while it is away."""
-        index = self._formats[tensor].index_bytes if tensor in self._formats else 0
-        return self._sizes[tensor] - index
+        return self._sizes[tensor] - self._index_bytes(tensor)
 
     def _period(self, tensor: int) -> tuple[int, int] | None:
         trace, loss = self._trace, self._loss
@@ -310,11 +303,6 @@ def index_bytes(elements: int) -> int:
     bits = 128 * ceil(elements / 1024)
     counts = 4 << ceil(elements / 32).bit_length()
     return bits + counts
-
-
-def _whole(format: Compressed, page: int) -> int:
-    """Bytes of a format in whole pages."""
-    return sum(-(-size // page) * page for size in (format.moved_bytes, format.index_bytes))
 
 
 def _candidates(trace: Trace, loss: int) -> list[int]:

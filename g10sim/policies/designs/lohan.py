@@ -50,27 +50,8 @@ class _Budget:
         return tier
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """Activations that are swapped, each with its tier, and those that are computed again."""
-
-    swapped: Sequence[tuple[Saved, str]]
-    dropped: Sequence[Saved]
-
-    def note(self, sizes: Sequence[int]) -> str:
-        """Say how much is swapped, and how much computed again."""
-        swapped, on_ssd, dropped = (
-            sum(sizes[one.tensor] for one in some) / 1e9
-            for some in (
-                [one for one, _ in self.swapped],
-                [one for one, tier in self.swapped if tier == "ssd"],
-                self.dropped,
-            )
-        )
-        return (
-            f"swaps {swapped:.3g} GB of activations, {on_ssd:.3g} GB of them to the SSD, "
-            f"and computes {dropped:.3g} GB again"
-        )
+_Swapped = Sequence[tuple[Saved, str]]
+"""Activations that are swapped, each with its tier."""
 
 
 @dataclass(frozen=True)
@@ -154,15 +135,15 @@ class LoHan(WeightsBelow):
         stays = windows(trace, away & read_only(trace), limits)
         cycles = trace.durations_cycles(machine.clock_hz)
         budget, starts = self._budget(trace, machine, away), module_starts(trace)
-        choice = _chosen(trace, sizes, cycles, budget)
-        back = [(before_module(starts, one.until, self.modules_ahead), one) for one, _ in choice.swapped]
+        swapped, dropped = _chosen(trace, sizes, cycles, budget)
+        back = [(before_module(starts, one.until, self.modules_ahead), one) for one, _ in swapped]
         back.sort(key=lambda pair: (pair[1].until, pair[1].tensor))
         return replace(
             _Job.of(Gradients(trace, 1, self.births, on_cpu), dict.fromkeys(away, "ssd"), stays),
-            note=choice.note(sizes),
-            swapped=grouped((one.since, (one.tensor, tier)) for one, tier in choice.swapped),
+            note=_note(sizes, swapped, dropped),
+            swapped=grouped((one.since, (one.tensor, tier)) for one, tier in swapped),
             returned=grouped((max(kernel, one.since + 1), one.tensor) for kernel, one in back),
-            dropped=grouped((one.since, one.tensor) for one in choice.dropped),
+            dropped=grouped((one.since, one.tensor) for one in dropped),
         )
 
     def _budget(self, trace: Trace, machine: PlannedMachine, away: frozenset[int]) -> _Budget:
@@ -175,7 +156,9 @@ class LoHan(WeightsBelow):
         return _Budget(spell * machine.out_rate, host - needed, spell * machine.tier("ssd").write_rate)
 
 
-def _chosen(trace: Trace, sizes: Sequence[int], cycles: Sequence[int], budget: _Budget) -> _Choice:
+def _chosen(
+    trace: Trace, sizes: Sequence[int], cycles: Sequence[int], budget: _Budget
+) -> tuple[_Swapped, Sequence[Saved]]:
     """Swap what cannot be computed again within a layer, then what takes longest to compute for its size."""
     rules, swapped, dropped = Recomputability(trace), list[tuple[Saved, str]](), list[Saved]()
     inner = list[tuple[float, Saved]]()
@@ -191,4 +174,12 @@ def _chosen(trace: Trace, sizes: Sequence[int], cycles: Sequence[int], budget: _
             swapped.append((one, tier))
         else:
             dropped.append(one)
-    return _Choice(sorted(swapped, key=lambda pair: (pair[0].since, pair[0].tensor)), dropped)
+    return sorted(swapped, key=lambda pair: (pair[0].since, pair[0].tensor)), dropped
+
+
+def _note(sizes: Sequence[int], swapped: _Swapped, dropped: Sequence[Saved]) -> str:
+    """Say how much is swapped, and how much computed again."""
+    every, on_ssd = ([one for one, tier in swapped if tier in tiers] for tiers in (("host", "ssd"), ("ssd",)))
+    sums = (sum(sizes[one.tensor] for one in some) / 1e9 for some in (every, on_ssd, dropped))
+    words = "swaps {:.3g} GB of activations, {:.3g} GB of them to the SSD, and computes {:.3g} GB again"
+    return words.format(*sums)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 
 import numpy as np
 
@@ -70,7 +70,7 @@ class Steps:
 
     def most(self, start: int, end: int) -> int:
         """Return the highest value from ``start`` to before ``end``, a later time; 0 at least."""
-        (block, place), (stop, until) = self._place(start), self._before(end)
+        (block, place), (stop, until) = self._place(start), self._place(end - 1)
         if block == stop:
             return max(0, int(self._values[block][place : until + 1].max()) + int(self._shifts[block]))
         found = int(self._values[block][place:].max()) + int(self._shifts[block])
@@ -81,11 +81,6 @@ class Steps:
         """Return block and place of the last step that does not begin after a time."""
         block = max(0, bisect_right(self._starts, time) - 1)
         return block, max(0, int(self._times[block].searchsorted(time, side="right")) - 1)
-
-    def _before(self, time: int) -> tuple[int, int]:
-        """Return block and place of the last step that begins before a time."""
-        block = max(0, bisect_left(self._starts, time) - 1)
-        return block, max(0, int(self._times[block].searchsorted(time)) - 1)
 
     def _split(self, time: int) -> tuple[int, int]:
         """Return block and place of the step that begins at a time, made if there is none."""

@@ -100,7 +100,6 @@ class SwapPlan:
 
     timeline: LoadTimeline
     candidates: tuple[Absence, ...]
-    limit_bytes: int
     weights: Mapping[str, float]
     least_peak_bytes: int
     schedule: Schedule
@@ -160,7 +159,7 @@ def plan_swaps(
         rank = majority_vote if score == "vote" else SINGLE_SCORES[score]
         schedule = evaluate(rank(timeline, candidates, copies))
     least = least_peak_bytes(timeline, candidates)
-    return SwapPlan(timeline, candidates, limit_bytes, used, least, schedule)
+    return SwapPlan(timeline, candidates, used, least, schedule)
 
 
 def _schedule(

@@ -19,7 +19,7 @@ from g10sim.policies.interface import PlannedMachine
 from g10sim.trace.model import Trace
 
 _TRIALS = 128
-"""Numbers of drops that are compared, at most."""
+"""Numbers of drops that are compared, at most: at even distances, from none to all."""
 _TIMED = 4
 """Parts of these, between which copies are timed at first; the times of others lie between."""
 _SLACK = 0.01
@@ -58,7 +58,8 @@ def chosen_drops(demand: Demand, planned: PlannedMachine, keeps_copies: bool = F
 
     def chosen(drops: Sequence[Dropped], most_cycles: float = inf) -> tuple[float, tuple[Dropped, ...]]:
         """Return the cost of the best number of drops, and these; no drops where it is above a number."""
-        tried = {number: chained(rules, drops[:number]) for number in _numbers(len(drops), _TRIALS)}
+        numbers = *range(0, len(drops), -(-len(drops) // _TRIALS) or 1), len(drops)
+        tried = {number: chained(rules, drops[:number]) for number in numbers}
         left = {number: _with_drops(demand, dropped) for number, dropped in tried.items()}
         bounds = {number: least_cycles(demand, machine) for number, demand in left.items()}
         if min(bounds.values()) >= most_cycles:
@@ -113,11 +114,6 @@ def _most(costs: Mapping[int, float], bounds: Mapping[int, float]) -> int:
     slack = _SLACK * min(bounds[best], costs[0] - costs[best])
     most, bound = costs[best] + slack, bounds[best] + slack
     return max(number for number in costs if costs[number] <= most and bounds[number] <= bound) if best else 0
-
-
-def _numbers(most: int, trials: int) -> list[int]:
-    """Return some numbers of drops at even distances, from none to all."""
-    return [*range(0, most, -(-most // trials) or 1), most]
 
 
 def _with_sources_kept(drops: Iterable[Dropped]) -> list[Dropped]:

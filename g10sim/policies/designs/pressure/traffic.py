@@ -223,13 +223,10 @@ class _Memory:
                 self._away[tensor] += size
                 self._left[tensor] = kernel
                 self.filled_bytes -= size
-                found = self.lent if self._is_clean(tensor) else copies
-                found.append((self._idle[tensor], kernel, size))
+                is_clean = tensor in self._frozen or tensor not in self.written
+                (self.lent if is_clean else copies).append((self._idle[tensor], kernel, size))
                 if self._keeps_copies and not here[tensor]:
                     self.written.discard(tensor)
         for entry in stay:
             heappush(order, entry)
         return copies
-
-    def _is_clean(self, tensor: int) -> bool:
-        return tensor in self._frozen or tensor not in self.written

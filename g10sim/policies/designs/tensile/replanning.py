@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -54,28 +53,23 @@ def spread(measured: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
     return tuple(cycles * total // alone for cycles in own) if alone else tuple(measured)
 
 
-@dataclass(frozen=True)
-class PlannedJob:
-    """One job of a group: its trace and the kernel times, in cycles, that are planned with first."""
-
-    trace: Trace
-    durations: tuple[int, ...]
-
-
 class Group:
-    """Jobs that are planned together. Plans are made for all at once; each job adopts its own when it can."""
+    """Jobs that are planned together. Plans are made for all at once; each job adopts its own when it can.
+
+    ``times`` are the kernel times, in cycles, that are planned with first.
+    """
 
     def __init__(
         self,
-        jobs: Mapping[int, PlannedJob],
+        traces: Mapping[int, Trace],
+        times: Mapping[int, tuple[int, ...]],
         machine: PlannedMachine,
         parameters: PlanningParameters,
         tier: PlannedTier,
         threshold: float | None,
     ) -> None:
-        self._jobs, self._machine, self._parameters = jobs, machine, parameters
-        self._tier, self._threshold = tier, threshold
-        self._times = {number: job.durations for number, job in jobs.items()}
+        self._traces, self._machine, self._parameters = traces, machine, parameters
+        self._tier, self._threshold, self._times = tier, threshold, dict(times)
         self._measured: set[int] = set()
         self._active: list[int] = []
         self._adopted: dict[int, int] = {}
@@ -129,10 +123,8 @@ class Group:
 
     def _plan(self) -> None:
         machine, tier = self._machine, self._tier
-        accesses = [
-            AccessSequence(self._jobs[job].trace, self._times[job], machine.sizes(self._jobs[job].trace))
-            for job in self._active
-        ]
+        active = [(self._traces[job], self._times[job]) for job in self._active]
+        accesses = [AccessSequence(trace, times, machine.sizes(trace)) for trace, times in active]
         free = self._parameters.target_bytes
         free = machine.gpu_bytes if free is None else min(free, machine.gpu_bytes)
         self.planned = plan_jobs(accesses, self._parameters, tier.rate, free)

@@ -11,7 +11,7 @@ from g10sim.config.run import AUTO
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.tensile.planner import PlannerOptions, PlanningParameters
-from g10sim.policies.designs.tensile.replanning import DRIFT, Group, PlannedJob, predicted, spread
+from g10sim.policies.designs.tensile.replanning import DRIFT, Group, predicted, spread
 from g10sim.policies.interface import MigrationPlan, PolicyView, Requirements
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.moves import Await, Evict, Move
@@ -19,7 +19,8 @@ from g10sim.policies.interface.parameters import Count, Share, Size, parameter
 from g10sim.policies.interface.policy import JointPolicy
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.grouping import grouped
-from g10sim.trace.workload import Job, Workload
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes, parse_bytes
 
 Target: TypeAlias = Literal["host", "ssd", "flash"]
@@ -101,10 +102,11 @@ class Tensile(PlannerOptions, JointPolicy):
             if job.iterations != AUTO:  # jobs without a number have a GPU, and a plan, of their own
                 self._last[number] = job.iterations - 1, len(job.trace.kernels) - 1
         for members in _grouped(workload):
-            jobs = {number: self._planned_job(number, workload.jobs[number], system) for number in members}
+            traces = {number: workload.jobs[number].trace for number in members}
+            times = {number: self._predicted(number, trace, system) for number, trace in traces.items()}
             machine = planned_machine(system, behaviour, gpus, workload.jobs[members[0]].gpu)
             tier = machine.tier(self.target)
-            group = Group(jobs, machine, self._planning, tier, self.replan_threshold)
+            group = Group(traces, times, machine, self._planning, tier, self.replan_threshold)
             first = min(workload.jobs[number].arrival_cycles for number in members)
             group.join([number for number in members if workload.jobs[number].arrival_cycles == first])
             self._groups.update(dict.fromkeys(members, group))
@@ -147,11 +149,9 @@ class Tensile(PlannerOptions, JointPolicy):
             self._barriers[job] = _copies_out(plan)
         return plan
 
-    def _planned_job(self, number: int, job: Job, system: SystemSpec) -> PlannedJob:
-        clock = system.gpu.clock
-        durations = [job.trace.duration_cycles(kernel, clock) for kernel in job.trace.kernels]
-        error, seed = self.prediction_error, self.prediction_seed
-        return PlannedJob(job.trace, predicted(durations, error, seed, number))
+    def _predicted(self, number: int, trace: Trace, system: SystemSpec) -> tuple[int, ...]:
+        durations = trace.durations_cycles(system.gpu.clock)
+        return predicted(durations, self.prediction_error, self.prediction_seed, number)
 
 
 def _grouped(workload: Workload) -> list[tuple[int, ...]]:

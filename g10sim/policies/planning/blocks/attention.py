@@ -53,16 +53,13 @@ def with_attention_on_cpu(
         loads = list(_loads(trace, parts, number + 1, taken, homes)) if loads_ahead else []
         after = max((kernel.id for kernel in mine if kernel.id in taken), default=part.first)
         for kernel in mine:
-            kernels.append(_on_cpu(kernel) if kernel.id in taken else kernel)
+            on_cpu = replace(kernel, device=Device.CPU, duration=0, fault_profile=None)
+            kernels.append(on_cpu if kernel.id in taken else kernel)
             kernels += loads if kernel.id == after else ()
     if not taken:
         return trace
     numbered = (kernel.with_tensors(kernel.inputs, kernel.outputs, k) for k, kernel in enumerate(kernels))
     return replace(trace, kernels=tuple(numbered))
-
-
-def _on_cpu(kernel: Kernel) -> Kernel:
-    return replace(kernel, device=Device.CPU, duration=0, fault_profile=None)
 
 
 def _loads(
