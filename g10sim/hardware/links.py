@@ -336,7 +336,8 @@ def take_all(share: Share) -> None:
         share.rate, share.bottleneck = share.limit, None
     else:
         share.rate, share.bottleneck = level, narrowest
-    share.use_links()
+    for link in links:
+        link.left -= share.rate
 
 
 def _lowest_level(active: list[Share]) -> tuple[int, Link | None]:

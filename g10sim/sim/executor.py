@@ -319,8 +319,9 @@ class JobRun:
         self._computes_since = since
         computed, done = yield from self._compute(kernel, end - since)
         with self._fabric.alter(self._number):
-            waits.add(self._slower, computed - end)
-            waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
+            if done != end:
+                waits.add(self._slower, computed - end)
+                waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
             self._measured[kernel] = computed - since
             self._own[kernel] = end - since
             if stall := done - start - duration:

@@ -137,7 +137,9 @@ class Fabric:
         elif failed is None:
             now = self.clock.cycle
             self._share_anew(now)
-            self._arm(self._look(now) if self._waiting or self._watch is not None else None)
+            self._timer = None
+            if self._waiting or self._watch is not None:
+                self._arm(self._look(now))
         self._depth -= 1
         self._door.is_open = self._depth > 0
 
@@ -206,9 +208,7 @@ class Fabric:
         self._alters_all = False
 
     def _looking(self) -> list[int]:
-        """Return the waits that may be over; what they look at is counted."""
-        if self.clock.one_process:
-            return list(self._waiting)
+        """Return the waits of many jobs that may be over; what they look at is counted."""
         alone = self._alone
         found = [alone[job] for job in self.transfers.news(alone)]
         if len(alone) < len(self._waiting):
@@ -218,7 +218,7 @@ class Fabric:
 
     def _look(self, now: int) -> int | None:
         """Wake those whose wait is over; return the next change that others wait for."""
-        for number in self._looking():
+        for number in list(self._waiting) if self.clock.one_process else self._looking():
             event, job, done, _ = self._waiting[number]
             if done():
                 del self._waiting[number]
