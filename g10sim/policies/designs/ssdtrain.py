@@ -15,12 +15,7 @@ from g10sim.policies.interface.parameters import Count, Declared, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.births import Births
 from g10sim.policies.planning.offloading.room import find_tier
-from g10sim.policies.planning.offloading.saved import (
-    Saved,
-    before_module,
-    module_starts,
-    saved_tensors,
-)
+from g10sim.policies.planning.offloading.saved import Saved, before_module, module_starts, saved_tensors
 from g10sim.trace.model import Phase, Trace
 from g10sim.trace.workload import Job
 

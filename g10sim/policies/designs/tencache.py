@@ -162,12 +162,7 @@ class Cached:
 
 
 def cached(
-    trace: Trace,
-    weights: Collection[int],
-    sizes: Sequence[int],
-    capacity_bytes: int,
-    *,
-    looks_ahead: bool,
+    trace: Trace, weights: Collection[int], sizes: Sequence[int], capacity_bytes: int, *, looks_ahead: bool
 ) -> Cached:
     """Return the stays of weights in a cache; ``sizes`` are those of all tensors in bytes.
 

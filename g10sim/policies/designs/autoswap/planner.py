@@ -59,11 +59,7 @@ def plan_swapped_pool(
             owners.append(tensor.id)
             blocks.append(Block(start, end, tensor.size_bytes))
     placement = search_placement(
-        blocks,
-        target_bytes - bottom,
-        period=len(trace.kernels),
-        alignment_bytes=page_bytes,
-        rounds=rounds,
+        blocks, target_bytes - bottom, period=len(trace.kernels), alignment_bytes=page_bytes, rounds=rounds
     )
     for tensor_id, offsets in zip(owners, placement.offsets, strict=True):
         addresses[tensor_id].append(bottom + offsets[0])

@@ -29,12 +29,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations, prefix_sums
 from g10sim.errors import UnsupportedError
-from g10sim.policies.designs.g10.draft import (
-    Draft,
-    PlannedEviction,
-    PlanningParameters,
-    allocation_kernel,
-)
+from g10sim.policies.designs.g10.draft import Draft, PlannedEviction, PlanningParameters, allocation_kernel
 from g10sim.policies.designs.g10.published_links import Direction
 from g10sim.policies.designs.g10.sort_order import introsorted
 from g10sim.policies.interface import Planned, PlannedMachine, PlannedTier

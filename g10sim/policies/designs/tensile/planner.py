@@ -94,9 +94,7 @@ class PlannerOptions(Limited):
         default="divided",
         published="per_job, authors' program",
         effect=Effect(
-            lambda run, policy: run.shares_gpus,
-            "with jobs that share a GPU",
-            "jobs are planned one by one",
+            lambda run, policy: run.shares_gpus, "with jobs that share a GPU", "jobs are planned one by one"
         ),
     )
     """``divided``: the copies of each job come one after another, at the rate that those of other jobs leave;

@@ -68,9 +68,7 @@ class Tensile(PlannerOptions, JointPolicy):
         ge=0,
         published="0.3, authors' program",
         effect=Effect(
-            lambda run, policy: run.most_iterations > 1,
-            "with 2 iterations or more",
-            "there is one iteration",
+            lambda run, policy: run.most_iterations > 1, "with 2 iterations or more", "there is one iteration"
         ),
     )
     """Change of a job's iteration time above which jobs are planned again; None: never for that reason."""

@@ -190,11 +190,7 @@ class OffloadSet:
             rough = rough_worth[away] / (1 + cycles)
             near = np.flatnonzero(rough >= (1 - _ROUNDING) * rough.max())
             scores = (
-                (
-                    worth[number] / (1 + exposed),
-                    found[number].layer.kind is self._preferred,
-                    -number,
-                )
+                (worth[number] / (1 + exposed), found[number].layer.kind is self._preferred, -number)
                 for number, exposed in zip(away[near].tolist(), cycles[near].tolist(), strict=True)
             )
             best = -max(scores)[-1]
