@@ -16,16 +16,17 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.designs.autoswap.autoswap import AutoSwap
-from g10sim.policies.designs.autoswap.combination import best_combination, weighted_sum
 from g10sim.policies.designs.autoswap.planner import MODES, SCORES, plan_swapped_pool, plan_swaps
 from g10sim.policies.designs.autoswap.schedule import Schedule, stick_to_limit, without_overhead
 from g10sim.policies.designs.autoswap.scores import (
     area_of_absence,
+    best_combination,
     duration_of_absence,
     in_order,
     majority_vote,
     submodular_duration,
     weighted_duration,
+    weighted_sum,
 )
 from g10sim.policies.designs.autoswap.timeline import (
     LoadTimeline,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from machines import trace_of as pages_trace
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.policies.designs.capuchin.guidance import Guidance
+from g10sim.policies.designs.capuchin.capuchin import Guidance
 from g10sim.policies.designs.capuchin.planner import Parameters, plan_job
 from g10sim.policies.designs.capuchin.recomputations import Recomputations
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, LeastCosts, access_pairs, trigger_at

@@ -12,7 +12,7 @@ from g10sim.policies.designs.autoswap.schedule import stick_to_limit
 from g10sim.policies.designs.autoswap.scores import duration_of_absence
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, find_candidates
 from g10sim.policies.designs.capuchin.swaps import access_pairs
-from g10sim.policies.designs.tensile.swapping import swap_within
+from g10sim.policies.designs.tensile.planner import swap_within
 from g10sim.policies.designs.teraio.planner import Planner
 from g10sim.policies.interface.machine import PlannedTier, planned_machine
 from g10sim.policies.interface.moves import Evict

@@ -5,9 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.policies.designs.tensile.planner import PlanningParameters, Residents, plan_jobs
+from g10sim.policies.designs.tensile.planner import (
+    PlanningParameters,
+    Residents,
+    plan_jobs,
+    swap_across,
+    swap_within,
+)
 from g10sim.policies.designs.tensile.replanning import has_drifted, predicted, smoothed, spread, to_plan
-from g10sim.policies.designs.tensile.swapping import swap_across, swap_within
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.channel import Channel, Interval

@@ -11,9 +11,14 @@ import numpy as np
 from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.pools.placement import Block, search_placement
 from g10sim.analysis.timeline import Floats
-from g10sim.policies.designs.autoswap.combination import best_combination, weighted_sum
 from g10sim.policies.designs.autoswap.schedule import Schedule, stick_to_limit, without_overhead
-from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES, in_order, majority_vote
+from g10sim.policies.designs.autoswap.scores import (
+    SINGLE_SCORES,
+    best_combination,
+    in_order,
+    majority_vote,
+    weighted_sum,
+)
 from g10sim.policies.designs.autoswap.timeline import (
     LoadTimeline,
     Swap,

@@ -10,7 +10,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Flags, Integers
 from g10sim.policies.planning.channel import NEVER, Channel, Interval
-from g10sim.policies.planning.swapping.schedule import AccessSequence, Swap, transfer_cycles
+from g10sim.policies.planning.swapping.schedule import AccessSequence, Swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def access_pairs(accesses: AccessSequence, bytes_per_cycle: float, least_bytes: 
     for tensor, (uses, size) in enumerate(zip(accesses.uses, accesses.sizes, strict=True)):
         if size < least_bytes:
             continue
-        copy = transfer_cycles(accesses, tensor, bytes_per_cycle)
+        copy = accesses.copy_cycles(tensor, bytes_per_cycle)
         out = accesses.out_cycles(tensor, copy)
         found += [
             AccessPair(tensor, evicted, use, size, out, copy, times[use] - times[evicted + 1] - out - copy)

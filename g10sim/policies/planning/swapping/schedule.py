@@ -51,6 +51,10 @@ class AccessSequence(Timeline):
         place = int(starts.searchsorted(time, side="right" if including else "left"))
         return int(starts[place - 1]) if place else 0
 
+    def copy_cycles(self, tensor: int, bytes_per_cycle: float) -> int:
+        """Return the cycles of one copy: size over bandwidth, without a latency, rounded up."""
+        return max(1, -int(-self.sizes[tensor] // bytes_per_cycle))
+
     def out_cycles(self, tensor: int, cycles: int) -> int:
         """Return how long a copy out keeps the link, in cycles; a frozen tensor leaves without one."""
         return 1 if tensor in self.trace.frozen else cycles
@@ -58,11 +62,6 @@ class AccessSequence(Timeline):
     @cached_property
     def _input_starts(self) -> Integers:
         return np.array([self.starts[k.id] for k in self.trace.kernels if k.inputs], dtype=np.int64)
-
-
-def transfer_cycles(accesses: AccessSequence, tensor: int, bytes_per_cycle: float) -> int:
-    """Return the cycles of one copy: size over bandwidth, without a latency, rounded up."""
-    return max(1, -int(-accesses.sizes[tensor] // bytes_per_cycle))
 
 
 @dataclass(frozen=True, slots=True)
