@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import InvariantError, PolicyError, UnsupportedError
 from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
@@ -47,11 +45,6 @@ _RULES: dict[Place, FitRule] = {
     Place.LAST: last_hole_right,
 }
 _SHOWN_HOLDERS = 4
-
-
-def simulated_job(job: Job, behaviour: BehaviourSpec) -> Job:
-    """Return the job with as many iterations as are simulated."""
-    return replace(job, iterations=1) if behaviour.copy_iterations == "first" else job
 
 
 def contiguous_memory(

@@ -36,7 +36,7 @@ from g10sim.sim.address_map import address_map
 from g10sim.sim.addresses import OwnAddresses, PooledAddresses
 from g10sim.sim.beside.peers import GradientExchange, StageTransfers
 from g10sim.sim.context import JobContext, Machine
-from g10sim.sim.contiguous import contiguous_memory, simulated_job
+from g10sim.sim.contiguous import contiguous_memory
 from g10sim.sim.executor import JobRun
 from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.gpu import Allotment, CopyContention, Gpu
@@ -181,8 +181,8 @@ class _Simulation:
     ) -> Iterator[JobRun]:
         """Yield every job with its memory; those without a number of iterations decide together."""
         jobs, behaviour = workload.jobs, self._behaviour
-        if self._staging is not None:
-            jobs = tuple(simulated_job(job, behaviour) for job in jobs)
+        if self._staging is not None and behaviour.copy_iterations == "first":
+            jobs = tuple(replace(job, iterations=1) for job in jobs)
         until_steady = [number for number, job in enumerate(jobs) if job.iterations == AUTO]
         together = Iterations(most_iterations(AUTO, behaviour), until_steady)
         for number, (job, plan) in enumerate(zip(jobs, plans, strict=True)):

@@ -190,14 +190,17 @@ class FluidTransfers(Transfers):
         Victims are chosen again for ``jobs``; ``others``: memories of other jobs were altered, too. Raises
         InvariantError unless transfers are at the cycle ``now``.
         """
-        self._check_time(now)
-        self.settle()
+        if now != self._now:
+            self._check_time(now)
+        if self._staging is not None:
+            self.settle()
         self._is_shared = False
         for job in jobs:
             if (site := self._sites.by_job.get(job)) is not None:
                 self._sites.stale.add(job)
-                site.victims.restart()
                 site.memory.recency.restart_scan()
+                if site.victims.asks_policy:
+                    site.victims.restart()
         if others:
             self._sites.stale.update(self._sites.by_job)
 
@@ -226,7 +229,8 @@ class FluidTransfers(Transfers):
 
         Raises InvariantError unless transfers are at the cycle ``now``.
         """
-        self._check_time(now)
+        if now != self._now:
+            self._check_time(now)
         left = self._until_change()
         return None if left is None else self._now + left
 
