@@ -35,12 +35,6 @@ class Share:
         self.rate = 0
         self.bottleneck: Link | None = None
 
-    def stops_at(self, level: int, bottleneck: Link | None) -> bool:
-        """Return whether the flow is no faster than ``level``: by its limit, or by a link now full."""
-        if bottleneck is None:
-            return bool(self.limit) and self.limit <= level
-        return bottleneck in self.links
-
     def use_links(self) -> None:
         """Take the flow's rate from its links."""
         for link in self.links:
@@ -308,7 +302,8 @@ def share_max_min(shares: Sequence[Share]) -> None:
         level, bottleneck = _lowest_level(active)
         still: list[Share] = []
         for share in active:
-            if share.stops_at(level, bottleneck):
+            at_limit = bottleneck is None and 0 < share.limit <= level
+            if at_limit or bottleneck in share.links:
                 share.rate, share.bottleneck = level, bottleneck
                 share.use_links()
             else:

@@ -56,10 +56,8 @@ class Checker:
         """Check order and ownership of time."""
         where = f"iteration {record.iteration}, kernel {record.kernel}"
         stalls = sum(cycles for _, cycles in record.stalls)
-        _require(
-            record.compute_cycles + stalls == record.end - record.start,
-            f"{where}: {record.compute_cycles} + {stalls} cycles are not {record.end - record.start}",
-        )
+        computed, elapsed = record.compute_cycles, record.end - record.start
+        _require(computed + stalls == elapsed, f"{where}: {computed} + {stalls} cycles are not {elapsed}")
         steps, self._steps_before = self._steps() - self._steps_before, self._steps()
         _require(
             steps <= MOST_STEPS,
@@ -67,13 +65,11 @@ class Checker:
         )
         last = self._last.get(record.job)
         if last is not None:
-            follows = (record.iteration, record.kernel) in (
-                (last.iteration, last.kernel + 1),
-                (last.iteration + 1, 0),
-            )
+            next_ones = (last.iteration, last.kernel + 1), (last.iteration + 1, 0)
+            follows = (record.iteration, record.kernel) in next_ones
             _require(follows and record.start == last.end, f"{where}: does not follow the kernel before it")
         self._last[record.job] = record
-        self._sums[record.job] = self._sums.get(record.job, 0) + record.end - record.start
+        self._sums[record.job] = self._sums.get(record.job, 0) + elapsed
 
     def iteration_ended(self, record: IterationRecord, memory: Residency) -> None:
         """Check conservation of pages and the sum of all cycles."""
@@ -106,10 +102,8 @@ def check_conservation(memory: Residency, where: str) -> None:
         _require(min(here) >= 0, f"{where}: tensor {tensor} has a negative count")
         _require(sum(here) == pages, f"{where}: tensor {tensor} has {sum(here)} of {pages} pages")
         _require(queued[tensor] == memory.moving[tensor], f"{where}: tensor {tensor} is queued wrongly")
-        _require(
-            memory.recency.pages(tensor) == memory.idle[tensor],
-            f"{where}: tensor {tensor} is ordered wrongly",
-        )
+        ordered = memory.recency.pages(tensor)
+        _require(ordered == memory.idle[tensor], f"{where}: tensor {tensor} is ordered wrongly")
     _require(leaving == memory.leaving, f"{where}: pages that leave are counted wrongly")
     _require(on_gpu == memory.filled, f"{where}: {on_gpu} pages on the GPU, {memory.filled} counted")
     memory.check()
