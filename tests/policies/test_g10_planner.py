@@ -12,7 +12,7 @@ from machines import PAGE, machine, trace_of
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import ConfigError
 from g10sim.policies.designs.g10 import PlanningParameters, draft_g10, plan_g10
-from g10sim.policies.designs.g10.draft import PlannedAllocation, PlannedEviction, target_bytes
+from g10sim.policies.designs.g10.draft import PlannedEviction
 from g10sim.policies.designs.g10.live import _expected_stalls, _Unrelieved
 from g10sim.policies.designs.g10.planner import to_plan
 from g10sim.policies.designs.g10.recovery import Recovery
@@ -66,7 +66,7 @@ def resident_bytes(trace, draft):
     for eviction in draft.evictions:
         for kernel in range(eviction.out_by + 1, eviction.prefetch):
             away[kernel % kernels].add(eviction.tensor)
-    asked = {allocation.tensor: allocation.kernel for allocation in draft.allocations}
+    asked = {tensor: kernel for kernel, tensor in draft.allocations}
     total = [0] * kernels
     for tensor, uses in zip(trace.tensors, trace.uses, strict=True):
         first = 0 if tensor.persistent else asked.get(tensor.id, 0)
@@ -317,13 +317,14 @@ def test_what_is_needed_first_is_asked_for_first(birth, order):
     draft = SimpleNamespace(
         moves=None,
         frees=[(1, 0)],
-        allocations=[PlannedAllocation(2, 1, birth)],
+        allocations=[(1, 2)],
         evictions=[
             PlannedEviction(1, 100, 0, 3, tier, 0, 1),
             PlannedEviction(3, 100, 1, 3, tier, 2, None),
         ],
     )
-    trace = trace_of(dict.fromkeys("abcd", 1), [(1, "", "a b c d")] * 5)
+    writes = ["c" if kernel == birth else "a b d" for kernel in range(5)]
+    trace = trace_of(dict.fromkeys("abcd", 1), [(1, "", names) for names in writes])
     moves = [planned.move for planned in to_plan(draft, trace, PlanningParameters()).moves]
     assert moves == [Evict(1), Free(0), Evict(3), *map(Fetch, order)]
     without_hints = to_plan(draft, trace, PlanningParameters(tensor_hints=False)).moves
@@ -645,8 +646,8 @@ def test_space_is_asked_for_from_the_first_kernel_on_that_is_early_enough():
     # Mapping three pages takes 3000 cycles: three kernels of 1000.
     kernels = [(1000, "w", "")] * 6
     trace = trace_of({"w*": 1, "b": 3}, [*kernels, (1000, "w", "b")])
-    (allocation,) = draft_of(trace, machine(100)).allocations
-    assert (allocation.kernel, allocation.birth) == (3, 6)
+    assert draft_of(trace, machine(100)).allocations == [(3, 1)]
+    assert trace.births[1] == 6
 
 
 def test_an_eager_prefetch_begins_right_after_its_eviction_where_memory_is_free_by_then():
@@ -664,7 +665,7 @@ def test_an_eager_prefetch_begins_right_after_its_eviction_where_memory_is_free_
 def test_the_target_is_a_share_of_all_the_memory_that_is_planned_with():
     planned = replace(planned_machine(machine(100), BehaviourSpec()), gpu_bytes=1000)
     parameters = PlanningParameters(memory_factor=1.5, memory_target=0.8)
-    assert target_bytes(planned, parameters) == 1200
+    assert draft_g10(lonely(), planned, parameters).target_bytes == 1200
 
 
 def recovered(kernel, eviction, look_ahead=5, **view):

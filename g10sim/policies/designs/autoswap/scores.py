@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from g10sim.analysis.timeline import Floats, Integers
 from g10sim.errors import PolicyError
+from g10sim.policies.designs.autoswap.schedule import Schedule
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, spans_of
 from g10sim.policies.interface import PlannedTier
 from g10sim.policies.planning.timeline import Absence
@@ -120,25 +121,23 @@ _KAPPA = 5.0
 _RANDOM_POINTS, _CLIMBS = 1000, 2
 """Points at which the bound is looked for at random, and from which it is climbed."""
 
-Outcome = TypeVar("Outcome")
-
 
 @dataclass(frozen=True)
-class Combination(Generic[Outcome]):
+class Combination:
     """Weight of each score, between -1 and 1, and what comes of swapping in the order of their sum."""
 
     weights: Mapping[str, float]
-    outcome: Outcome
+    outcome: Schedule
 
 
 def best_combination(
     scores: Mapping[str, Floats],
-    evaluate: Callable[[Floats], Outcome],
-    cost: Callable[[Outcome], float],
+    evaluate: Callable[[Floats], Schedule],
+    cost: Callable[[Schedule], float],
     *,
     seed: int = 0,
     steps: int = STEPS,
-) -> Combination[Outcome]:
+) -> Combination:
     """Find weights whose order of candidates costs least; never more than the best single score.
 
     Every single score is tried first, and nothing else when one of them costs nothing. ``steps`` more
@@ -148,7 +147,7 @@ def best_combination(
     """
     names = tuple(scores)
 
-    def outcome_of(weights: Mapping[str, float]) -> Combination[Outcome]:
+    def outcome_of(weights: Mapping[str, float]) -> Combination:
         return Combination(dict(weights), evaluate(weighted_sum(scores, weights)))
 
     tried = [outcome_of({other: float(other == name) for other in names}) for name in names]
@@ -167,12 +166,12 @@ def weighted_sum(scores: Mapping[str, Floats], weights: Mapping[str, float]) -> 
 
 def _explored(
     names: tuple[str, ...],
-    tried: list[Combination[Outcome]],
-    outcome_of: Callable[[Mapping[str, float]], Combination[Outcome]],
-    cost: Callable[[Combination[Outcome]], float],
+    tried: list[Combination],
+    outcome_of: Callable[[Mapping[str, float]], Combination],
+    cost: Callable[[Combination], float],
     seed: int,
     steps: int,
-) -> list[Combination[Outcome]]:
+) -> list[Combination]:
     """Try the points that Bayesian optimisation proposes, until one costs nothing."""
     try:
         from bayes_opt import BayesianOptimization, acquisition

@@ -66,21 +66,13 @@ class PlannedEviction(Absence):
     prefetch: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedAllocation:
-    """Space for a tensor that is born at kernel ``birth``, asked for at kernel ``kernel``."""
-
-    tensor: int
-    kernel: int
-    birth: int
-
-
 class Draft:
     """A plan in the making, with the estimated occupancy of the GPU.
 
-    ``frees`` are (kernel, tensor). ``moves`` are all moves in issue order, where the planner orders them by
-    itself. ``pressed_kernel`` has the highest estimate before any eviction. The timeline counts the expected
-    stalls. Above ``limit_bytes`` memory is under pressure. Planning ends early when its ``time`` is over.
+    ``allocations`` and ``frees`` are (kernel, tensor). ``moves`` are all moves in issue order, where the
+    planner orders them by itself. ``pressed_kernel`` has the highest estimate before any eviction. The
+    timeline counts the expected stalls. Above ``limit_bytes`` memory is under pressure. Planning ends early
+    when its ``time`` is over.
     """
 
     def __init__(
@@ -96,8 +88,7 @@ class Draft:
         self.pressed_kernel = int(occupancy.argmax()) if len(occupancy) else 0
         self.occupancy, self.time = Pressure(occupancy, durations, limit_bytes), time
         self.evictions: list[PlannedEviction] = []
-        self.allocations: list[PlannedAllocation] = []
-        self.frees: list[tuple[int, int]] = []
+        self.allocations, self.frees = list[tuple[int, int]](), list[tuple[int, int]]()
         self.moves: tuple[Planned, ...] | None = None
 
     def evict(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
@@ -112,11 +103,6 @@ class Draft:
             **vars(absence), tier=self.machine.ssd, out_by=absence.start, prefetch=None
         )
         self.evictions.append(eviction)
-
-
-def target_bytes(machine: PlannedMachine, parameters: PlanningParameters) -> float:
-    """Return the occupancy that a plan may reach."""
-    return machine.gpu_bytes * parameters.memory_factor * parameters.memory_target
 
 
 def allocation_kernel(tensor: Tensor, birth: int, timeline: Timeline, machine: PlannedMachine) -> int:

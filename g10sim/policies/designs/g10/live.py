@@ -34,14 +34,7 @@ import numpy as np
 from g10sim.analysis.footprint import unmoved_bytes, working_set_bytes
 from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations
-from g10sim.policies.designs.g10.draft import (
-    Draft,
-    PlannedAllocation,
-    PlannedEviction,
-    PlanningParameters,
-    allocation_kernel,
-    target_bytes,
-)
+from g10sim.policies.designs.g10.draft import Draft, PlannedEviction, PlanningParameters, allocation_kernel
 from g10sim.policies.interface import PlannedMachine, PlannedTier
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.choice import find_best, nested
@@ -137,7 +130,7 @@ class _Selection(Draft):
         parameters: PlanningParameters,
         time: Limit,
     ) -> None:
-        target = target_bytes(machine, parameters)
+        target = machine.gpu_bytes * parameters.memory_factor * parameters.memory_target
         super().__init__(base.copy(), durations, machine, target, target, time)
         self.used = {tier.name: Occupancy(np.zeros_like(durations)) for tier in machine.tiers}
         self.out = Budget(durations, machine.out_rate, {t.name: t.write_rate for t in machine.tiers})
@@ -310,7 +303,7 @@ def _allocate(trace: Trace, draft: Draft) -> None:
         birth, size = trace.births[tensor.id], sizes[tensor.id]
         earliest = allocation_kernel(tensor, birth, draft.timeline, draft.machine)
         kernel = _moved_earlier(draft, birth, earliest, size)
-        draft.allocations.append(PlannedAllocation(tensor.id, kernel, birth))
+        draft.allocations.append((kernel, tensor.id))
         draft.frees += [(end, tensor.id) for _, end in stays_of(trace, tensor.id)]
 
 

@@ -34,7 +34,7 @@ def to_plan(draft: Draft, trace: Trace, parameters: PlanningParameters) -> Migra
 
     if parameters.tensor_hints:
         moves += [(kernel, 0, 0, Free(tensor)) for kernel, tensor in draft.frees]
-        moves += [(made.kernel, 2, made.birth, Fetch(made.tensor)) for made in draft.allocations]
+        moves += [(kernel, 2, trace.births[tensor], Fetch(tensor)) for kernel, tensor in draft.allocations]
     for eviction in draft.evictions:
         move = Evict(eviction.tensor, eviction.tier.name)
         moves.append((eviction.start, 1, eviction.out_by, move))

@@ -29,7 +29,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations, prefix_sums
 from g10sim.errors import UnsupportedError
-from g10sim.policies.designs.g10.draft import Draft, PlannedEviction, PlanningParameters, allocation_kernel
+from g10sim.policies.designs.g10.draft import Draft, PlanningParameters, allocation_kernel
 from g10sim.policies.designs.g10.published_links import Direction
 from g10sim.policies.designs.g10.sort_order import introsorted
 from g10sim.policies.interface import Planned, PlannedMachine, PlannedTier
@@ -225,15 +225,12 @@ class _Planning(Draft):
         for number in introsorted(within, latest):
             eviction, kernel = self.evictions[number], latest[number]
             if eagerly:
-                kernel = self._earliest(eviction, kernel)
+                used = self.occupancy.bytes
+                while kernel - 1 > eviction.out_by and used[kernel - 1] < self.target_bytes:
+                    kernel -= 1
                 self.occupancy.add(kernel, latest[number], eviction.size_bytes)
             self.evictions[number] = replace(eviction, prefetch=kernel)
             self._find(kernel, Fetch(eviction.tensor))
-
-    def _earliest(self, eviction: PlannedEviction, kernel: int) -> int:
-        while kernel - 1 > eviction.out_by and self.occupancy.bytes[kernel - 1] < self.target_bytes:
-            kernel -= 1
-        return kernel
 
     def evict_for_demand(self) -> None:
         """Add evictions to the SSD, fetched back on demand, around the kernel of the highest first estimate.

@@ -283,7 +283,7 @@ class Steering:
         """
         kernel, horizon, account = view.kernel, self._settings.horizon, self._account
         queues: Queues | None = None
-        is_divided = False
+        is_divided, page = False, self._machine.page_bytes
         for tensor in account.present:
             if tensor in self._leaving:
                 continue
@@ -301,7 +301,7 @@ class Steering:
                     kernel, queues, shortage, lambda step: account.returning(kernel, kernel + step)
                 )
                 is_divided = True
-            size = self._part(tensor, worst)
+            size = min(account.here[tensor], -(-worst // page) * page)
             tier = self._division.place(tensor, size, away, worst)
             if tier is None:
                 if self._division.is_choosy:
@@ -324,11 +324,6 @@ class Steering:
         growth = forecast.most_lacking - int(forecast.lack[view.kernel])
         soon = machine.in_rate * (cycles + _SOON * self._settings.backlog_cycles)
         return max(growth, forecast.largest_set + soon) - view.free_bytes
-
-    def _part(self, tensor: int, lack: int) -> int:
-        """Return the bytes of a tensor that leave where that many are lacking, in whole pages."""
-        page = self._machine.page_bytes
-        return min(self._account.here[tensor], -(-lack // page) * page)
 
     def _queues(self, view: PolicyView, cycles: float) -> Queues:
         free = [view.free_bytes_of(tier.name) for tier in self._machine.tiers]

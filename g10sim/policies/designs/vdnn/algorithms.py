@@ -122,24 +122,19 @@ def _algorithms(trace: Trace, kernel: Kernel, entry: KernelAlgorithmsSpec) -> Se
     return (own, *sorted(others, key=lambda algorithm: (algorithm.duration, algorithm.workspace_bytes)))
 
 
-def least_workspace(algorithms: Sequence[Algorithm]) -> Algorithm:
-    """Return the algorithm with the least scratch space, the fastest of several."""
+def fastest_within(algorithms: Sequence[Algorithm], workspace_bytes: float) -> Algorithm:
+    """Return the fastest algorithm with no more scratch space; where none is, the fastest with the least."""
+    fitting = [algorithm for algorithm in algorithms if algorithm.workspace_bytes <= workspace_bytes]
+    if fitting:
+        return min(fitting, key=lambda algorithm: algorithm.duration)
     return min(algorithms, key=lambda algorithm: (algorithm.workspace_bytes, algorithm.duration))
 
 
-def fastest_within(algorithms: Sequence[Algorithm], workspace_bytes: int) -> Algorithm:
-    """Return the fastest algorithm with no more scratch space; where none is, that with the least."""
-    fitting = [algorithm for algorithm in algorithms if algorithm.workspace_bytes <= workspace_bytes]
-    return min(fitting, key=lambda algorithm: algorithm.duration) if fitting else least_workspace(algorithms)
-
-
-def with_algorithms(
-    trace: Trace, table: Table, rule: Callable[[int, Sequence[Algorithm]], Algorithm]
-) -> Trace:
-    """Return the trace with the algorithms of a rule: kernel by kernel other durations and scratch space."""
+def with_algorithms(trace: Trace, table: Table, room: Callable[[int], float]) -> Trace:
+    """Return the trace with the fastest algorithms that have room, in bytes, for their scratch space."""
     tensors, kernels = list(trace.tensors), list(trace.kernels)
     for number, algorithms in table.items():
-        kernel, algorithm = kernels[number], rule(number, algorithms)
+        kernel, algorithm = kernels[number], fastest_within(algorithms, room(number))
         before = kernel.duration, trace.workspace_bytes(kernel)
         if (algorithm.duration, algorithm.workspace_bytes) == before:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -15,12 +16,7 @@ from g10sim.config.effects import Effect
 from g10sim.config.problems import describe
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, UnsupportedError
-from g10sim.policies.designs.vdnn.algorithms import (
-    fastest_within,
-    least_workspace,
-    load_table,
-    with_algorithms,
-)
+from g10sim.policies.designs.vdnn.algorithms import load_table, with_algorithms
 from g10sim.policies.designs.vdnn.layers import Layer, Schedule, live_bytes, make_schedule
 from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.machine import PlannedMachine
@@ -216,16 +212,12 @@ class SelectiveOffloading(LayerWise):
         """Use the chosen algorithms. Raises ConfigError for a table that does not match the trace."""
         if self.algorithms_file is None:
             return trace
-        table = load_table(Path(self.algorithms_file), trace)
-        if self.algorithms == "memory":
-            return with_algorithms(trace, table, lambda kernel, ways: least_workspace(ways))
+        table, memory = load_table(Path(self.algorithms_file), trace), system.gpu.memory
         if self.algorithms == "greedy":
             live = live_bytes(trace, self._schedule(trace))
-            memory = system.gpu.memory
-            return with_algorithms(
-                trace, table, lambda kernel, ways: fastest_within(ways, memory - live[kernel])
-            )
-        return with_algorithms(trace, table, lambda kernel, ways: ways[0])
+            return with_algorithms(trace, table, lambda kernel: memory - live[kernel])
+        room = inf if self.algorithms == "performance" else -1
+        return with_algorithms(trace, table, lambda kernel: room)
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> LayerJob:
         """Decide what a job offloads and prefetches; it is carried out kernel by kernel."""

@@ -63,12 +63,8 @@ def visits_of(
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Stays:
-    """First and last uses of every stay; ``wraps``: the last one goes on in the next iteration."""
-
-    spans: tuple[tuple[int, int], ...]
-    wraps: bool
+_Stays = tuple[list[tuple[int, int]], bool]
+"""First and last uses of every stay, and whether the last one goes on in the next iteration."""
 
 
 def _stays(uses: Sequence[int], count: int, apart: int) -> _Stays:
@@ -76,7 +72,7 @@ def _stays(uses: Sequence[int], count: int, apart: int) -> _Stays:
     breaks = [second for first, second in pairwise(uses) if second - first > apart]
     starts = [uses[0], *breaks]
     ends = [max(use for use in uses if use < start) for start in breaks] + [uses[-1]]
-    return _Stays(tuple(zip(starts, ends, strict=True)), wraps=uses[0] + count - uses[-1] <= apart)
+    return list(zip(starts, ends, strict=True)), uses[0] + count - uses[-1] <= apart
 
 
 def _visits(
@@ -86,12 +82,12 @@ def _visits(
 
     After the last one, too, it leaves if it is alive: the CPU may need it.
     """
-    lasts, end = trace.tensors[tensor].persistent, len(stays.spans) - 1
+    (spans, wraps), lasts = stays, trace.tensors[tensor].persistent
     is_needed = lasts or trace.deaths[tensor] > trace.uses[tensor][-1] + 1
-    for number, (first, last) in enumerate(stays.spans):
-        is_there = not number and (stays.wraps or not lasts)
+    for number, (first, last) in enumerate(spans):
+        is_there = not number and (wraps or not lasts)
         loaded = None if is_there else places[first - 1 if ahead else first][0]
-        leaves = number < end or (is_needed and not (lasts and stays.wraps))
+        leaves = number < len(spans) - 1 or (is_needed and not (lasts and wraps))
         is_clean = tensor not in trace.rewritten and (lasts or loaded is not None)
         yield Visit(tensor, loaded, places[first][0], places[last][1], leaves, is_clean)
 

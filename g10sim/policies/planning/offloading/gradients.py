@@ -57,7 +57,8 @@ class Gradients:
         found, left = list[Window](), dict[int, int]()
         several = Counter(tensor for bucket in self._buckets for tensor in bucket.tensors)
         for bucket, end in zip(self._buckets, self._ends, strict=False):
-            uses = {tensor: self._first_use(tensor, left.get(tensor, -1)) for tensor in bucket.tensors}
+            every = [(tensor, self._trace.uses[tensor], left.get(tensor, -1)) for tensor in bucket.tensors]
+            uses = {tensor: mine[bisect_right(mine, before)] for tensor, mine, before in every}
             ahead = bucket.ready - min(uses.values()) + 1
             for tensor, first in uses.items():
                 if several[tensor] > 1:
@@ -65,11 +66,6 @@ class Gradients:
                     found.append(Window(tensor, max(0, since), first, end))
                 left[tensor] = bucket.ready
         return tuple(found)
-
-    def _first_use(self, tensor: int, left: int) -> int:
-        """Return the first kernel that uses a tensor after the one with which it left."""
-        uses = self._trace.uses[tensor]
-        return uses[bisect_right(uses, left)]
 
     def _waits_for_last(self, bucket: Bucket) -> int:
         """Return the last kernel that starts to map tensors before the bucket before this one has left."""

@@ -91,7 +91,7 @@ class _Rewriting:
                 kernels += self._before_the_steps(first)
             while steps and steps[-1][0] == position:
                 taken = self._given.kernels[steps.pop()[1]]
-                kernels += [*self._calls(taken), *self._passes(taken), self._step(taken)]
+                kernels += [*self._before_step(taken), self._step(taken)]
             if position < len(self._given.kernels) and position not in self._takeover.takes:
                 kernels.append(self._given.kernels[position])
         kernels += self._at_the_end()
@@ -123,21 +123,18 @@ class _Rewriting:
         launched = len(self._given.kernels) - len(self._takeover.takes)
         yield from self._busy("Launch kernels", self._schedule.launch_seconds * launched, [])
 
-    def _calls(self, kernel: Kernel) -> Iterable[Kernel]:
+    def _before_step(self, kernel: Kernel) -> Iterable[Kernel]:
         weights = [t for t in kernel.outputs if t in self._takeover.weights and self._last[t] == kernel.id]
         gradients = [tensor for tensor in kernel.inputs if not self._given.tensors[tensor].persistent]
         yield from self._busy("Call the optimizer", self._schedule.call_seconds * len(weights), gradients)
+        moved = self._schedule.pass_bytes * self._takeover.parameters.get(kernel.id, 0)
+        if moved:
+            yield added_kernel("Scale and round", gradients, [], device=Device.CPU, moved_bytes=moved)
 
     def _busy(self, name: str, seconds: float, inputs: Sequence[int]) -> Iterable[Kernel]:
         ticks = round(seconds * self._given.ticks_per_second)
         if ticks:
             yield added_kernel(name, inputs, [], device=Device.CPU, duration=ticks)
-
-    def _passes(self, kernel: Kernel) -> Iterable[Kernel]:
-        moved = self._schedule.pass_bytes * self._takeover.parameters.get(kernel.id, 0)
-        if moved:
-            gradients = [tensor for tensor in kernel.inputs if not self._given.tensors[tensor].persistent]
-            yield added_kernel("Scale and round", gradients, [], device=Device.CPU, moved_bytes=moved)
 
     def _before_the_steps(self, position: int) -> Iterable[Kernel]:
         for tensor, source in self._next.items():
