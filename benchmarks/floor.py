@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from operator import attrgetter
+from operator import attrgetter, truediv
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.cells import DEFAULT_SYSTEM
@@ -34,14 +34,15 @@ from g10sim.trace.workload import Job, Workload
 TRACES = ("bert-base-b512-s128", "resnet152-b1024", "gpt2-xl-b8-s1024", "vit-base-b1024")
 _BEHAVIOUR = BehaviourSpec(addresses="own")
 _ITERATIONS = 2
-_LOOPS = 20
+_LOOPS = 200
 _FOUND = re.compile(r"iter cycles (\d+) (\d+) events \d+ best ([\d.]+) s")
 
 
 def measure(reference: Path, repeats: int) -> list[dict[str, Any]]:
     """Return a row for each trace: cycles of the last iteration, CPU seconds of both, and their ratio.
 
-    Raises ConfigError without the loop or a compiler, InvariantError for other cycles.
+    Both run in turn, and each number is the median over the turns. Raises ConfigError without
+    the loop or a compiler, InvariantError for other cycles.
     """
     source, compiler = reference / "lean" / "floor.c", shutil.which("cc")
     if not source.is_file() or compiler is None:
@@ -54,27 +55,28 @@ def measure(reference: Path, repeats: int) -> list[dict[str, Any]]:
         for name in TRACES:
             trace = load_trace(data_path("traces", f"{name}.g10t"))
             cell.write_text("\n".join(_lines(trace.in_order_of_use, system)) + "\n")
-            ended = subprocess.run([program, cell, str(_LOOPS)], capture_output=True, text=True)
-            found = _FOUND.match(ended.stdout)
-            cycles, seconds = _simulated(trace, system, repeats)
-            if found is None or int(found.group(2)) != cycles:
-                raise InvariantError(
-                    f"{name}: found {cycles} cycles, and {found and found.group(2)} in the loop"
-                )
-            least = float(found.group(3))
-            costs = {"cpu_seconds": round(seconds, 4), "loop_seconds": least, "ratio": round(seconds / least)}
-            rows.append({"trace": name, "exec_cycles": cycles, **costs})
+            ours, theirs = [], []
+            for _ in range(repeats):
+                ended = subprocess.run([program, cell, str(_LOOPS)], capture_output=True, text=True)
+                found = _FOUND.match(ended.stdout)
+                cycles, seconds = _simulated(trace, system)
+                if found is None or int(found.group(2)) != cycles:
+                    raise InvariantError(
+                        f"{name}: found {cycles} cycles, and {found and found.group(2)} in the loop"
+                    )
+                ours.append(seconds)
+                theirs.append(float(found.group(3)))
+            costs = {"cpu_seconds": round(median(ours), 4), "loop_seconds": median(theirs)}
+            ratio = round(median(map(truediv, ours, theirs)))
+            rows.append({"trace": name, "exec_cycles": cycles, **costs, "ratio": ratio})
     return rows
 
 
-def _simulated(trace: Trace, system: SystemSpec, repeats: int) -> tuple[int, float]:
-    """Return the cycles of the last iteration, and the median of the CPU seconds."""
-    workload, times = Workload((Job(trace, iterations=_ITERATIONS),)), []
-    for _ in range(repeats):
-        start = time.process_time()
-        _, rows = simulate(workload, system, create("base_uvm"), _BEHAVIOUR)
-        times.append(time.process_time() - start)
-    return int(rows[0]["exec_cycles"]), statistics.median(times)
+def _simulated(trace: Trace, system: SystemSpec) -> tuple[int, float]:
+    """Return the cycles of the last iteration, and the CPU seconds."""
+    workload, start = Workload((Job(trace, iterations=_ITERATIONS),)), time.process_time()
+    _, rows = simulate(workload, system, create("base_uvm"), _BEHAVIOUR)
+    return int(rows[0]["exec_cycles"]), time.process_time() - start
 
 
 def _lines(trace: Trace, system: SystemSpec) -> Iterator[str]:
