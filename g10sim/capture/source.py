@@ -34,8 +34,8 @@ Szegedy et al., Going Deeper with Convolutions, arXiv 1409.4842, section 5 (0.3 
 LIBRARIES: Mapping[str, tuple[str, str]] = {
     "hf": ("transformers", "hugging_face:build_hugging_face"),
     "diffusers": ("diffusers", "diffusion:build_diffusers"),
-    "timm": ("timm", "libraries:timm_builder"),
-    "torchvision": ("torchvision", "libraries:torchvision_builder"),
+    "timm": ("timm", "source:timm_builder"),
+    "torchvision": ("torchvision", "source:torchvision_builder"),
 }
 """By what stands before the colon: the library, and the function of capture that builds its models."""
 
