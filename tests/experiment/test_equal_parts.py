@@ -1,4 +1,4 @@
-"""What thousands of cells and results have in common is held once."""
+"""Parts that thousands of cells and results have in common are held once."""
 
 import pickle
 

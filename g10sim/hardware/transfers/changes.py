@@ -252,6 +252,16 @@ class NextChange:
         progress = sum([flow.progress for flow in flows])
         return -(-(pages * self._page_work - progress) // rate)
 
+    def in_turn(self, flows: list[Flow]) -> list[Flow]:
+        """Return flows in the order in which their pages change place: the last needs the room others leave.
+
+        Others may need the room that it leaves, and come again behind it.
+        """
+        if self.last is None:
+            return flows
+        others = [flow for flow in flows if flow is not self.last]
+        return [*others, self.last, *others]
+
     def whole_pages(self, flow: Flow) -> int:
         """Return the pages that have moved and find room."""
         pages = min(flow.progress // self._page_work, flow.run.count)

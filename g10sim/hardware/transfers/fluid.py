@@ -78,9 +78,7 @@ class FluidTransfers(Transfers):
         """True while every flow has the rate that its links allow."""
         self._full: list[bool] = []
         self._shared_by_all = True
-        self._is_plain = staging is None and not self._ssds
-        """True if only links, and what pages use up, decide what moves."""
-        self._counts_late = observer is None and self._is_plain
+        self._counts_late = observer is None and staging is None and not self._ssds
         self._now = self._changes = self.events = 0
         self._left: int | None = None
         self._left_at = -1
@@ -190,17 +188,14 @@ class FluidTransfers(Transfers):
         Victims are chosen again for ``jobs``; ``others``: memories of other jobs were altered, too. Raises
         InvariantError unless transfers are at the cycle ``now``.
         """
-        if now != self._now:
-            self._check_time(now)
-        if self._staging is not None:
-            self.settle()
+        self._check_time(now)
+        self.settle()
         self._is_shared = False
         for job in jobs:
             if (site := self._sites.by_job.get(job)) is not None:
                 self._sites.stale.add(job)
+                site.victims.restart()
                 site.memory.recency.restart_scan()
-                if site.victims.asks_policy:
-                    site.victims.restart()
         if others:
             self._sites.stale.update(self._sites.by_job)
 
@@ -229,16 +224,13 @@ class FluidTransfers(Transfers):
 
         Raises InvariantError unless transfers are at the cycle ``now``.
         """
-        if now != self._now:
-            self._check_time(now)
+        self._check_time(now)
         left = self._until_change()
         return None if left is None else self._now + left
 
     def advance(self, now: int, jobs: Collection[int] | None = None) -> None:
         """Move everything up to the cycle ``now``, and count what moved of at least ``jobs`` (None: all)."""
         while self._now < now:
-            if not self._is_shared and self._rests(now):
-                break
             left = self._until_change()
             if left is not None and self._now + left <= now:
                 self._move(left)
@@ -255,14 +247,6 @@ class FluidTransfers(Transfers):
             self._staging.advance(now)
         if self._sites.alone is None:
             self._count(self._sites.by_job if jobs is None else jobs)
-
-    def _rests(self, now: int) -> bool:
-        """Let time pass at once up to a cycle where the only job moves nothing; return whether that is so."""
-        site = self._sites.alone
-        if site is None or self._messages or not self._is_plain or site.memory.queues.busy:
-            return False
-        site.flows, site.is_busy, site.until, self._now = [], False, now, now
-        return True
 
     def settle(self) -> None:
         """Let every job use the room that transfers, or other jobs, have made."""
@@ -324,9 +308,8 @@ class FluidTransfers(Transfers):
 
     def _until_change(self) -> int | None:
         """Cycles until a flow or a drive changes or a message has arrived; None: nothing does."""
-        if not self._is_shared or self._changes != self._door.changes:
-            self._share()
-        if self._is_plain and not self._messages:
+        self._share()
+        if not self._ssds and not self._messages and self._staging is None:
             if self._left_at != self._now:
                 self._left_at, self._left = self._now, self._next.of_all(self._now)
             return self._left
@@ -364,12 +347,7 @@ class FluidTransfers(Transfers):
         site.busy_cycles, site.until = site.busy_until(self._now), self._now
         for flow in flows:
             flow.progress += flow.rate * (self._now - start)
-        if (
-            last := self._next.last
-        ) is not None:  # it needs the room that others leave, and they may need its
-            others = [flow for flow in flows if flow is not last]
-            flows = [*others, last, *others]
-        for flow in flows:
+        for flow in self._next.in_turn(flows):
             pages = self._next.whole_pages(flow)
             flow.progress -= pages * work
             if flow.follows and flow.progress >= work:
