@@ -189,13 +189,6 @@ class TensorMove(Move):
         """Return the tensor."""
         return (self.tensor,)
 
-    def flaw(self, trace: Trace | None, tiers: Collection[str] | None) -> str | None:
-        """Say which tensor or tier of the move does not exist, as far as the trace and tiers are known."""
-        count = 0 if trace is None else len(trace.tensors)
-        if type(self.tensor) is int and 0 <= self.tensor < count and not self.tiers():
-            return None  # as of most moves: told at once
-        return Move.flaw(self, trace, tiers)
-
     def is_moot(self, state: MoveState) -> bool:
         """Return True if a kernel needs the tensor meanwhile."""
         return state.view.is_needed(self.tensor)
