@@ -77,7 +77,8 @@ class Counts:
     ``sizes`` are tensors in pages. ``pages[place][tensor]`` are those of a tensor at a place and not in
     transfer: ``absent`` without contents, ``idle`` on the GPU, further ones in memory tiers, whose ``pools``
     jobs share; ``moving`` are in a queue, wherever they lie. Together they are the tensor's size; ``leaving``
-    are the pages in queues to be evicted, of tensors that have any there. ``frames``
+    are the pages in queues to be evicted, of tensors that have any there. Nobody wants what ``discarded``
+    tensors hold; ``discarded_pages`` of them are idle all the same. ``frames``
     are the GPU's pages, of which this job has ``filled`` some. ``needed`` is the running (or waiting)
     kernel's working set; what of it lies in the tiers that ``in_place`` names for tensors is used there and
     does not come in. Tensors that are ``storing`` are on their way from host memory to another tier, or
@@ -102,12 +103,13 @@ class Counts:
         self.filled = 0
         self.pools = {pool.tier.place: pool for pool in pools}
         self.tiers = tuple(self.pools)
-        self.kinds: Tiers = {pool.tier.name: pool.tier.kind for pool in pools}
         self.origins = (*reversed(self.tiers), NONE)
         self.pages = [list(sizes), *([0] * len(sizes) for _ in range(1 + len(pools)))]
         self.absent, self.idle = self.pages[NONE], self.pages[GPU]
         self.moving = [0] * len(sizes)
         self.leaving: dict[int, int] = {}
+        self.discarded: set[int] = set()
+        self.discarded_pages = 0
         self.copies: list[Location | None] = [None] * len(sizes)
         self.copied = [0] * len(sizes)
         self.recency = Recency(len(sizes), frames.clock)
@@ -120,6 +122,11 @@ class Counts:
         self.pageable: frozenset[int] = frozenset()
         self.pins = self.keeps_copies = False
         self.door = door
+
+    @property
+    def kinds(self) -> Tiers:
+        """Return the kinds of the memory tiers by their names."""
+        return {pool.tier.name: pool.tier.kind for pool in self.pools.values()}
 
     def describe(
         self,
@@ -205,7 +212,7 @@ class Counts:
         tensor = victim.tensor
         kept = None if target else self.kept_in(tensor, count)
         victim.count -= count
-        self.idle[tensor] -= count
+        self._count_idle(tensor, -count)
         self.filled -= count
         if self.keeps_copies:
             self._forget_copies(tensor, count if kept else 0)
@@ -256,10 +263,16 @@ class Counts:
             self.copies[tensor] = source
         elif self.copies[tensor] is not source and not self.keeps_copies:
             self.copies[tensor] = None if self.idle[tensor] else source
-        self.idle[tensor] += count
+        self._count_idle(tensor, count)
         self.recency.append(tensor, count)
         if self.notes_arrivals:
             self.arrived(tensor, source)
+
+    def _count_idle(self, tensor: int, count: int) -> None:
+        """Count idle pages in; fewer than none, out."""
+        self.idle[tensor] += count
+        if tensor in self.discarded:
+            self.discarded_pages += count
 
     def arrived(self, tensor: int, source: Location) -> None:
         """Do nothing: nobody waits for all of a tensor."""
@@ -287,10 +300,19 @@ class Counts:
         idle = self.idle
         self.recency.renew([(tensor, idle[tensor]) for tensor in tensors if idle[tensor]])
 
+    def reclaim(self, tensors: Sequence[int]) -> None:
+        """Let what was discarded of tensors be used again, as their most recent pages."""
+        if self.discarded.isdisjoint(tensors):
+            return
+        found = [tensor for tensor in tensors if tensor in self.discarded]
+        self.discarded.difference_update(found)
+        self.discarded_pages -= sum(map(self.idle.__getitem__, found))
+        self.touch(*found)
+
     def send(self, run: Run, target: Location) -> None:
         """Queue pages that are here to leave."""
         self.door.enter()
-        self.idle[run.tensor] -= run.count
+        self._count_idle(run.tensor, -run.count)
         self.moving[run.tensor] += run.count
         self.leaving[run.tensor] = self.leaving.get(run.tensor, 0) + run.count
         if self.idle[run.tensor]:
@@ -302,7 +324,7 @@ class Counts:
     def return_clean(self, tensor: int, count: int, target: Location) -> None:
         """Put pages back where a copy of them has been all the time."""
         self.door.enter()
-        self.idle[tensor] -= count
+        self._count_idle(tensor, -count)
         if self.keeps_copies:
             self._forget_copies(tensor, count)
         self.recency.take(tensor, count)
@@ -318,12 +340,13 @@ class Counts:
             count = self.pages[place][tensor]
             if not count:
                 continue
-            self.pages[place][tensor] = 0
             self.absent[tensor] += count
             if place is GPU:
+                self._count_idle(tensor, -count)
                 self.recency.remove(tensor)
                 self.take(-count)
             else:
+                self.pages[place][tensor] = 0
                 self.pools[place].drop(self, tensor, count)
 
     def pass_on(self, tensor: int) -> None:
@@ -385,7 +408,7 @@ class Counts:
             kept = sum(self._removed(self.queues.evict[place], tensor) for place in self.tiers)
             self._stop_leaving(tensor, kept)
             self.copies[tensor] = self.copies[tensor] if self.keeps_copies else None
-            self.idle[tensor] += kept
+            self._count_idle(tensor, kept)
             self.recency.append(tensor, kept)
 
     def _removed(self, queue: deque[Run], tensor: int) -> int:

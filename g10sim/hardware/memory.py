@@ -261,6 +261,8 @@ class Mapped(Residency):
     resident, and chunks of discarded pages are evicted before all others.
     """
 
+    notes_arrivals = True
+
     def __init__(
         self,
         sizes: Sequence[int],
@@ -273,12 +275,14 @@ class Mapped(Residency):
         super().__init__(sizes, frames, page_bytes, pools, door)
         self._in_chunks = frozenset(chain.from_iterable(chunks))
         self._arrived: dict[int, None] = {}
-        self.notes_arrivals = bool(chunks)
         self.recency.join_chunks(chunks)
 
     def discard(self, tensor: int, *, but_for_gpu: bool = True) -> None:
         """Forget contents: pages on the GPU are the next to go; pages in transfer are not touched."""
         super().discard(tensor, but_for_gpu=but_for_gpu)
+        if but_for_gpu and tensor not in self.discarded:
+            self.discarded.add(tensor)
+            self.discarded_pages += self.idle[tensor]
         self.recency.retire(tensor)
 
     def arrived(self, tensor: int, source: Location) -> None:

@@ -14,8 +14,7 @@ from g10sim.trace.repetition import each, named
 class OwnAddresses:
     """Every tensor has its own addresses: memory knows each tensor as one range with its number.
 
-    ``trace`` is the job's trace as memory sees it: kernels that touch ranges. ``discarded`` are the ranges
-    whose contents nobody wants and whose pages stay all the same.
+    ``trace`` is the job's trace as memory sees it: kernels that touch ranges.
     """
 
     are_shared = False
@@ -26,10 +25,9 @@ class OwnAddresses:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self._persistent, self._kernel = each(trace.tensors, attrgetter("persistent")), 0
-        self.discarded: set[int] = set()
 
     def enter(self, kernel: int) -> Sequence[int]:
-        """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""
+        """Give ranges to the tensors that are born when a kernel starts; returns those that others had."""
         self._kernel = kernel
         return ()
 
@@ -51,14 +49,6 @@ class OwnAddresses:
             return False
         return not self.trace.births[place] <= self._kernel < self.trace.deaths[place]
 
-    def discard(self, tensor: int) -> tuple[int, ...]:
-        """Note that a tensor's contents are discarded; returns the ranges at which they lie."""
-        return self.held(tensor)
-
-    def reclaim(self, places: Sequence[int]) -> Sequence[int]:
-        """Note that a tensor will need ranges; returns those that were discarded."""
-        return ()
-
     def tensor_at(self, place: int) -> int:
         """Return the tensor whose contents lie, or lay last, at a range."""
         return place
@@ -74,6 +64,10 @@ class OwnAddresses:
     def open_to_any(self, tensors: Iterable[int]) -> frozenset[int]:
         """Return the ranges at which contents of some tensors lie or may come to lie."""
         return frozenset(tensors)
+
+    def pages(self, tensor: int, counts: Sequence[int]) -> int:
+        """Return the pages at the ranges that are open to a tensor, by the counts of some place."""
+        return counts[tensor]
 
 
 class PooledAddresses(OwnAddresses):
@@ -113,29 +107,13 @@ class PooledAddresses(OwnAddresses):
         return self._map.touched
 
     def enter(self, kernel: int) -> Sequence[int]:
-        """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""
+        """Give ranges to the tensors that are born when a kernel starts; returns those that others had."""
         first, end = self._map.born[kernel : kernel + 2]
         if first == end:
             return ()
         born = range(end - 1, first - 1, -1)
         self._settle_in(born)
-        if not self.discarded:
-            return ()
-        return self.reclaim([place for number in born for place in self._map.ranges[number]])
-
-    def reclaim(self, places: Sequence[int]) -> Sequence[int]:
-        """Note that a tensor will need ranges; returns those that were discarded."""
-        if self.discarded.isdisjoint(places):
-            return ()
-        found = [place for place in places if place in self.discarded]
-        self.discarded.difference_update(found)
-        return found
-
-    def discard(self, tensor: int) -> tuple[int, ...]:
-        """Note that a tensor's contents are discarded; returns the ranges at which they lie."""
-        ranges = self.held(tensor)
-        self.discarded.update(ranges)
-        return ranges
+        return [place for number in born for place in self._map.ranges[number]]
 
     def leave(self, kernel: int) -> None:
         """Note which tensors are dead when a kernel has ended."""
@@ -169,3 +147,10 @@ class PooledAddresses(OwnAddresses):
         now, alive = self._now, self._alive
         places = [now[tensor] if tensor in alive else self.open_to(tensor) for tensor in tensors]
         return frozenset(chain.from_iterable(places))
+
+    def pages(self, tensor: int, counts: Sequence[int]) -> int:
+        """Return the pages at the ranges that are open to a tensor, by the counts of some place."""
+        total = 0
+        for place in self._now[tensor] if tensor in self._alive else self.open_to(tensor):
+            total += counts[place]
+        return total

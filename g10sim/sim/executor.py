@@ -187,7 +187,7 @@ class JobRun:
             for record in self._machine.recorder.iterations
             if record.job != self._number
         }
-        kept = tuple(sorted(self.addresses.discarded)), tuple(sorted(self._recomputation.dropped))
+        kept = tuple(sorted(self.memory.discarded)), tuple(sorted(self._recomputation.dropped))
         return memory, kept, self._delayed.state(), self._beside.state(), others, learnt
 
     def _launch(
@@ -284,8 +284,7 @@ class JobRun:
         if memory.protected:
             memory.protect(frozenset())
         memory.bring_in()
-        if reclaimed := self.addresses.enter(kernel):
-            memory.touch(*reclaimed)
+        memory.reclaim(self.addresses.enter(kernel))
         self._view.enter(iteration, kernel)
         self._recomputation.kernel_starts(kernel)
         self._computes_since = None

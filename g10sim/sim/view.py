@@ -34,12 +34,11 @@ class View:
         self._sending, self._addresses = context.sending, context.addresses
         self._job, self._gpu, self._trace = context.number, context.gpu, context.job.trace
         self._memory, self._clock = context.memory, context.fabric.clock
-        page_bytes, is_shared = self._memory.page_bytes, self._addresses.are_shared
-        self._pages = self._trace.page_sizes(page_bytes) if is_shared else self._memory.sizes
+        self._page_bytes, is_shared = self._memory.page_bytes, self._addresses.are_shared
+        self._pages = self._trace.page_sizes(self._page_bytes) if is_shared else self._memory.sizes
         self._measured, self._own, self._dropped = measured, own, dropped
         self._places = {pool.tier.name: place for place, pool in self._memory.pools.items()}
         self._iteration = self._kernel = 0
-        self._changes, self._free_bytes = -1, 0
 
     def enter(self, iteration: int, kernel: int) -> None:
         """Say which kernel is about to start (for the executor)."""
@@ -78,17 +77,12 @@ class View:
     @property
     def free_bytes(self) -> int:
         """Empty GPU memory, and what was discarded."""
-        memory = self._memory
-        if memory.door.changes != self._changes:
-            discarded = sum(map(memory.idle.__getitem__, self._addresses.discarded))
-            self._changes = memory.door.changes
-            self._free_bytes = (memory.frames.free + discarded) * memory.page_bytes
-        return self._free_bytes
+        return (self._memory.frames.free + self._memory.discarded_pages) * self._page_bytes
 
     @property
     def largest_hole_bytes(self) -> int:
         """Largest tensor that could be allocated."""
-        return self._memory.largest_hole_pages * self._memory.page_bytes
+        return self._memory.largest_hole_pages * self._page_bytes
 
     @property
     def host_free_bytes(self) -> int:
@@ -109,23 +103,18 @@ class View:
     def free_bytes_of(self, tier: str) -> int:
         """Empty memory of a tier; 0 for one that the system does not have."""
         place = self._places.get(tier)
-        return 0 if place is None else self._memory.pools[place].free * self._memory.page_bytes
-
-    def _bytes(self, tensor: int, counts: Sequence[int]) -> int:
-        """Bytes of a tensor that memory counts at a place."""
-        spans = self._addresses.open_to(tensor)
-        if len(spans) == 1:  # most tensors have one range
-            return counts[spans[0]] * self._memory.page_bytes
-        return sum([counts[span] for span in spans]) * self._memory.page_bytes
+        return 0 if place is None else self._memory.pools[place].free * self._page_bytes
 
     def bytes_in(self, tensor: int, tier: str) -> int:
         """Bytes of a tensor in a tier and not in transfer; 0 for one that the system does not have."""
         place = self._places.get(tier)
-        return 0 if place is None else self._bytes(tensor, self._memory.pages[place])
+        pages = 0 if place is None else self._addresses.pages(tensor, self._memory.pages[place])
+        return pages * self._page_bytes
 
     def away_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in all memory tiers together and not in transfer."""
-        return sum([self._bytes(tensor, self._memory.pages[tier]) for tier in self._memory.tiers])
+        memory, pages = self._memory, self._addresses.pages
+        return sum([pages(tensor, memory.pages[tier]) for tier in memory.tiers]) * self._page_bytes
 
     @property
     def measured_cycles(self) -> tuple[int, ...]:
@@ -139,11 +128,11 @@ class View:
 
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""
-        return self._pages[tensor] * self._memory.page_bytes
+        return self._pages[tensor] * self._page_bytes
 
     def resident_bytes(self, tensor: int) -> int:
         """Bytes of a tensor on the GPU and not in transfer."""
-        return self._bytes(tensor, self._memory.idle)
+        return self._addresses.pages(tensor, self._memory.idle) * self._page_bytes
 
     def host_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in host memory and not in transfer."""
@@ -155,7 +144,7 @@ class View:
 
     def in_transfer_bytes(self, tensor: int) -> int:
         """Bytes of a tensor that wait in a queue or are on a link."""
-        return self._bytes(tensor, self._memory.moving)
+        return self._addresses.pages(tensor, self._memory.moving) * self._page_bytes
 
     def is_whole(self, tensor: int) -> bool:
         """Return whether all of a tensor is on the GPU and not in transfer."""

@@ -14,6 +14,7 @@ from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import first_fit_left
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory
 from g10sim.hardware.memory import Departure, Mapped, Residency
+from g10sim.hardware.pools import Frames
 from g10sim.hardware.runs import Run
 
 PAGE = 1000
@@ -30,6 +31,11 @@ def placed(memory):
 
 def paged(door):
     return placed(memory_of(SIZES, 20, [host_pool(100, PAGE), flash_pool(100, PAGE)], PAGE, door))
+
+
+def mapped(door):
+    pools = [host_pool(100, PAGE), flash_pool(100, PAGE)]
+    return placed(Mapped(SIZES, Frames(20), PAGE, pools, door))
 
 
 def contiguous(door, *, recalls=True, room=20, expanded=None):
@@ -156,6 +162,7 @@ CASES = [
             nothing,
             lambda memory: memory.request_eviction(0, HOST, Departure(is_clean=True)),
         ),
+        ("reclaim", mapped, lambda memory: memory.discard(0), lambda memory: memory.reclaim([0])),
         ("reserve_scratch", contiguous, nothing, lambda memory: memory.reserve_scratch(first_fit_left)),
         (
             "give_up_scratch",

@@ -275,11 +275,9 @@ def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
     queues = Queues(planned, [10**9, 10**9], 10_000, [0, 0])
     # In 10,000 cycles the link carries 10,000 bytes, of which the SSD can write 2500.
     queues.add(host, 8000)
-    assert queues.takes(ssd)
-    assert queues.takes(host)
+    assert queues.idle_tiers() == [host, ssd]
     queues.add(ssd, 2500)
-    assert not queues.takes(ssd)
-    assert not queues.takes(host)
+    assert queues.idle_tiers() == []
     assert queues.queued_but_for(ssd) == 8000
 
 
@@ -338,7 +336,7 @@ def test_of_each_way_only_the_first_that_has_not_moved_is_looked_at():
     arrivals.come(4, 0)
     arrivals.discard(2)
     arrivals.discard(7)
-    assert (list(arrivals), 2 in arrivals) == ([1, 3, 5], False)
+    assert list(arrivals.ways) == [1, 3, 5]
     assert arrivals.total_bytes == 3 + 10 + 10
 
 

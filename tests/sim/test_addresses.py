@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import FollowPlan, iteration_times, kernel_times, machine, simulate, trace_of
-from memories import HOST, NONE, host_pool
+from memories import GPU, HOST, NONE, host_pool
 
 from g10sim.api import simulate as simulate_on_preset
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
 from g10sim.hardware.door import Door
-from g10sim.hardware.memory import Mapped
+from g10sim.hardware.memory import Departure, Mapped
 from g10sim.hardware.pools import Frames
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.designs.deepum import DeepUm
@@ -153,6 +153,26 @@ def test_a_neighbour_that_makes_room_has_left_when_its_chunk_becomes_recent():
         memory.reorder()
     assert (memory.idle, memory.pages[HOST]) == ([1, 2], [0, 1])
     assert [memory.recency.pages(tensor) for tensor in (0, 1)] == memory.idle
+
+
+def test_discarded_pages_are_counted_until_they_leave_or_are_wanted_again():
+    memory = Mapped([3, 2, 4, 1], Frames(9), 4096, [host_pool(10)], Door())
+    for tensor in range(3):
+        memory.place(tensor, GPU)
+    memory.request_eviction(0, HOST, Departure(pages=1))
+    for tensor in (0, 2, 2):
+        memory.discard(tensor)
+    assert memory.discarded_pages == 2 + 4
+    memory.demand(3)
+    queue = memory.queues.fault[NONE]
+    memory.commit(queue, queue[0], 1, NONE, NONE, memory.recency.oldest_of(2))
+    assert memory.discarded_pages == 2 + 3
+    memory.cancel_eviction(0)  # what was to leave stays
+    assert memory.discarded_pages == 3 + 3
+    memory.reclaim([1, 0])
+    assert (memory.discarded_pages, memory.discarded) == (3, {2})
+    memory.discard(2, but_for_gpu=False)
+    assert memory.discarded_pages == 0
 
 
 class Shifting(BaseUvm):

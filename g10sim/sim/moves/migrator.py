@@ -128,9 +128,7 @@ class Migrator:
         places = self._addresses.open_to(tensor)
         for place in places:
             self._memory.request_prefetch(place)
-        reclaimed = self._addresses.reclaim(places)
-        if reclaimed:
-            self._memory.touch(*reclaimed)
+        self._memory.reclaim(places)
 
     def recall(self, tensor: int) -> None:
         """Keep what is still here of a tensor that was to be evicted."""
@@ -142,7 +140,7 @@ class Migrator:
         """Forget a tensor's contents, except for pages in transfer."""
         if self._claims.postpone(tensor, self.discard) or self._sending.postpone(tensor, self.discard):
             return
-        for place in self._addresses.discard(tensor):
+        for place in self._addresses.held(tensor):
             self._memory.discard(place)
 
     def await_transfers(self, tensors: frozenset[int] | None, *, evictions: bool, prefetches: bool) -> None:

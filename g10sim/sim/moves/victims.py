@@ -21,7 +21,7 @@ class RecencyVictims:
 
     def __init__(self, context: JobContext, dropped: Container[int]) -> None:
         behaviour, addresses, policy = context.behaviour, context.addresses, context.policy
-        self._addresses, self._dropped = addresses, dropped
+        self._addresses, self._memory, self._dropped = addresses, context.memory, dropped
         self._pinned = behaviour.running_tensors == "pinned"
         released = behaviour.dead_tensors == "released" and not addresses.are_shared
         self._drops_dead = policy.requirements.drops_dead_tensors or released
@@ -53,10 +53,9 @@ class RecencyVictims:
 
     def is_worthless(self, place: int) -> bool:
         """Return whether what lies at a range is dead, or not computed yet, and is not written out."""
-        addresses = self._addresses
-        if self._drops_dead and addresses.is_dead(place):
+        if self._drops_dead and self._addresses.is_dead(place):
             return True
-        return place in addresses.discarded or place in self._dropped
+        return place in self._memory.discarded or place in self._dropped
 
 
 class NominatedVictims(RecencyVictims):
@@ -83,9 +82,8 @@ class NominatedVictims(RecencyVictims):
 
     def choose(self, memory: Residency, demanded: bool) -> Run | None:
         """Return the run that makes room next, or None."""
-        discarded = self._addresses.discarded
-        oldest = memory.recency.oldest() if discarded else None
-        if oldest is not None and oldest.tensor in discarded:
+        oldest = memory.recency.oldest() if memory.discarded else None
+        if oldest is not None and oldest.tensor in memory.discarded:
             return oldest
         for attempt in range(2):
             run = self._next(memory)

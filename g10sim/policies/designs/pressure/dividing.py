@@ -30,27 +30,30 @@ class Queues:
         self._queued = [*queued]
         self._free = [free - taken for free, taken in zip(free_bytes, self._queued, strict=True)]
         self.queued_bytes = sum(self._queued)
+        self._idle: list[int] | None = None
 
     def add(self, tier: int, size_bytes: int) -> None:
         """Queue bytes for a tier, which its room is kept for."""
         self._queued[tier] += size_bytes
         self._free[tier] -= size_bytes
         self.queued_bytes += size_bytes
+        self._idle = None
 
     def with_room(self, size_bytes: int) -> list[int]:
         """Return the tiers that have room for more bytes."""
         return [tier for tier, free in enumerate(self._free) if free >= size_bytes]
 
-    def take_more(self) -> bool:
-        """Return whether some tier would be idle before the time is over."""
-        return any(map(self.takes, range(len(self._tiers))))
+    def idle_tiers(self) -> list[int]:
+        """Return the tiers that would be idle before the time is over, with what slower ones leave them."""
+        if self._idle is None:
+            self._idle = [*filter(self._is_idle, range(len(self._tiers)))]
+        return self._idle
 
     def queued_but_for(self, tier: int) -> int:
         """Return the bytes queued for other tiers."""
         return self.queued_bytes - self._queued[tier]
 
-    def takes(self, tier: int) -> bool:
-        """Return whether a tier would be idle before the time is over, with what slower ones leave it."""
+    def _is_idle(self, tier: int) -> bool:
         cycles, rate, slower = self._cycles, self._tiers[tier].write_rate, 0.0
         for other, queued in zip(self._tiers, self._queued, strict=True):
             if other.write_rate < rate:
@@ -158,6 +161,7 @@ class Division:
     def __init__(self, forecast: Forecast, machine: PlannedMachine) -> None:
         self._forecast, self._machine = forecast, machine
         self._patient = most_patient(forecast, machine)
+        self._divided: tuple[int, Shares] = 0, ()
         self._rates = [tier.write_rate for tier in machine.tiers]
         self.start_iteration()
 
@@ -167,11 +171,18 @@ class Division:
 
     def start_kernel(self, kernel: int, queues: Queues, shortage: Shortage, returned: Returned) -> None:
         """Look at what has to leave from a kernel on that lacks something."""
-        self._queues, self._shortage, self._returned = queues, shortage, returned
+        self._kernel, self._queues, self._shortage, self._returned = kernel, queues, shortage, returned
+        self._has_looked, self._divided = False, (0, ())
+
+    def _look_ahead(self) -> None:
+        """Tell which tiers take their share evenly, once for each kernel and before anything leaves."""
+        if self._has_looked:
+            return
+        self._has_looked, kernel, shortage = True, self._kernel, self._shortage
         worst, peak = shortage.worst(), shortage.worst_step()
         timeline = self._forecast.timeline
         cycles = timeline.lap_time(kernel + peak) - timeline.lap_time(kernel)
-        shares = self._queues.shares(worst, lambda: returned(peak))
+        shares = self._shares(worst)
         needs = [share * worst / rate for share, rate in zip(shares, self._rates, strict=True)]
         link_needs = worst / self._machine.link_rate
         self._is_behind = link_needs >= cycles
@@ -184,6 +195,8 @@ class Division:
     @property
     def is_choosy(self) -> bool:
         """Return whether a tensor that suits no tier may be followed by one that does."""
+        if self._patient:
+            self._look_ahead()
         return bool(self._patient) and not self._is_behind
 
     def place(self, tensor: int, size_bytes: int, away: int, worst: int) -> int | None:
@@ -191,14 +204,23 @@ class Division:
 
         It is ``away`` for that many kernels, the worst of which lacks that much.
         """
-        shares = self._queues.shares(worst, lambda: self._returned(self._shortage.worst_step(away)))
+        shares = self._shares(worst, away)
         tier = self._choose(shares, tensor, size_bytes)
         if tier is not None:
+            self._look_ahead()
             self._queues.add(tier, size_bytes)
+            self._divided = 0, ()
             for debts, parts in (self._debts, shares), (self._even_debts, self._even):
                 debts[:] = _with_next(debts, parts, size_bytes)
                 debts[tier] -= size_bytes
         return tier
+
+    def _shares(self, worst: int, away: int | None = None) -> Shares:
+        """Divide what the worst of that many kernels lacks, or of all; again only after more was queued."""
+        if self._divided[0] != worst:
+            step = self._shortage.worst_step
+            self._divided = worst, self._queues.shares(worst, lambda: self._returned(step(away)))
+        return self._divided[1]
 
     def _choose(self, shares: Shares, tensor: int, size_bytes: int) -> int | None:
         """Choose by what is short: time before the next kernel, or else tiers that would idle.
@@ -213,12 +235,16 @@ class Division:
             sharing.sort(key=_with_next(self._debts, shares, size_bytes).__getitem__, reverse=True)
         if sharing and self._shortage.worst_of_two() + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
+        idle = queues.idle_tiers()
+        if not any(tier in idle for tier in sharing):
+            return None
+        self._look_ahead()
         late = _with_next(self._even_debts, self._even, size_bytes) if self._evenly else ()
         due = [tier for tier in sharing if tier not in self._evenly or late[tier] > 0] or sharing
         for tier in sorted(due, key=self._rates.__getitem__):
             # A slower tier takes what has time to return from there, if there is a choice.
             suits = tier == roomy[0] or self._is_behind or tensor in self._patient.get(tier, (tensor,))
-            if suits and queues.takes(tier):
+            if suits and tier in idle:
                 return tier
         return None
 

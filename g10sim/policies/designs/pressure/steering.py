@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress, count
 from math import inf
 
@@ -34,6 +34,7 @@ class Steering:
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
         self._forecast, self._machine, self._settings = forecast, machine, settings
         self._sizes: list[int] = forecast.sizes.tolist()
+        self._cycles: list[int] = forecast.cycles.tolist()
         self._account = Account(forecast, len(machine.tiers), settings)
         self._leaving = Departures(len(machine.tiers))
         self._coming = Arrivals()
@@ -52,19 +53,18 @@ class Steering:
         known = *self._account.state(), tuple(sorted(self._asked)), named, self._spare
         return *known, self._leaving.state(), self._coming.state()
 
-    def moves(self, view: PolicyView) -> Iterator[Move]:
+    def moves(self, view: PolicyView) -> Sequence[Move]:
         """Return the moves of a kernel that is about to start."""
         dead = self._enter(view)
         self._look(view)
         late = self._hold(view)
         shortage = self._account.shortage
-        yield from map(Free, dead)
-        yield from map(Drop, self._forecast.dropped[view.kernel])
-        yield from self._allocations(view, shortage)
-        cycles = float(self._forecast.cycles[view.kernel]) + self._coming.cycles(view, late, self._machine)
+        drops = map(Drop, self._forecast.dropped[view.kernel])
+        moves = [*map(Free, dead), *drops, *self._allocations(view, shortage)]
+        cycles = self._cycles[view.kernel] + self._coming.cycles(view, late, self._machine)
         if shortage.worst() > 0:
-            yield from self._evictions(view, shortage, cycles)
-        yield from self._fetches(view, shortage, cycles, dead)
+            moves += self._evictions(view, shortage, cycles)
+        return [*moves, *self._fetches(view, shortage, cycles, dead)]
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
         """Let a kernel end only when planned evictions have made room for the next one.
@@ -73,6 +73,8 @@ class Steering:
         Kernels that demand room push out what is at hand, to the fastest tier, next to what is to leave. New
         tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
         """
+        if self._leaving.total_bytes <= self._spare:
+            return
         self._leaving.follow(view.in_transfer_bytes)
         leaving = self._leaving.total_bytes
         lack = leaving - self._spare
@@ -126,7 +128,7 @@ class Steering:
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
         account, there = self._account, set(self._account.present)
-        for tensor in (*self._coming, *self._leaving, *self._forecast.needed[view.kernel]):
+        for tensor in (*self._coming.ways, *self._leaving.tiers, *self._forecast.needed[view.kernel]):
             if account.alive[tensor]:
                 there.discard(tensor)
                 if view.resident_bytes(tensor) and not view.is_needed(tensor):
@@ -169,7 +171,7 @@ class Steering:
         self._seen.clear()
         gone = self._leaving.follow(view.in_transfer_bytes)
         if self._named or not self._were_used:
-            for tensor in (*self._changed, *gone, *(self._leaving if self._named else ())):
+            for tensor in (*self._changed, *gone, *(self._leaving.tiers if self._named else ())):
                 self._has_moved(view, tensor)
         else:
             for tensor in filter(self._account.alive.__getitem__, self._changed):
@@ -213,8 +215,10 @@ class Steering:
         self._coming.come(tensor, moving)
         if not moving:
             self._leaving.discard(tensor)
-        is_there = here == size or tensor in self._leaving
-        self._account.put(tensor, here, size - here if is_there else view.away_bytes(tensor))
+        away = size - here
+        if tensor not in self._leaving.tiers:
+            away = view.away_bytes(tensor) if away > moving else 0
+        self._account.put(tensor, here, away)
 
     def _allocations(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
         """Map what is about to be written: at once for this kernel, ahead where there is room until then.
@@ -283,24 +287,23 @@ class Steering:
         """
         kernel, horizon, account = view.kernel, self._settings.horizon, self._account
         queues: Queues | None = None
-        is_divided, page = False, self._machine.page_bytes
+        page = self._machine.page_bytes
         for tensor in account.present:
-            if tensor in self._leaving:
+            if tensor in self._leaving.tiers:
                 continue
             away = min(account.next[tensor] - kernel, horizon)
             worst = shortage.worst(away) if away > 1 else 0
             if worst <= 0:
                 return
-            queues = queues or self._queues(view, cycles)
-            if shortage.worst_of_two() + queues.queued_bytes <= 0:
-                wanted = self._wanted(view, cycles) if wanted is None else wanted
-                if queues.queued_bytes >= wanted or not queues.take_more():
-                    return
-            if not is_divided:
+            if queues is None:
+                queues = self._queues(view, cycles)
                 self._division.start_kernel(
                     kernel, queues, shortage, lambda step: account.returning(kernel, kernel + step)
                 )
-                is_divided = True
+            if shortage.worst_of_two() + queues.queued_bytes <= 0:
+                wanted = self._wanted(view, cycles) if wanted is None else wanted
+                if queues.queued_bytes >= wanted or not queues.idle_tiers():
+                    return
             size = min(account.here[tensor], -(-worst // page) * page)
             tier = self._division.place(tensor, size, away, worst)
             if tier is None:
@@ -331,7 +334,7 @@ class Steering:
 
     def _fetches(
         self, view: PolicyView, shortage: Shortage, cycles: float, dead: Sequence[int]
-    ) -> Iterator[Move]:
+    ) -> Iterable[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now.
 
         What has no room before the next decision, in that many cycles, waits for that, which is made with
@@ -340,12 +343,12 @@ class Steering:
         """
         kernel, account = view.kernel, self._account
         backlog, coming = self._settings.backlog_cycles, self._coming.total_bytes
-        enough = self._machine.in_rate * (int(self._forecast.cycles[kernel]) + backlog) - coming
+        enough = self._machine.in_rate * (self._cycles[kernel] + backlog) - coming
         misfits = added = asked = 0
         room: float | None = None
         fetched = list[int]()
         for tensor in account.absent:
-            if tensor in self._coming or tensor in self._leaving:
+            if tensor in self._coming.ways or tensor in self._leaving.tiers:
                 continue
             distance, size = account.next[tensor] - kernel, account.away[tensor]
             if distance > 1:
@@ -362,10 +365,10 @@ class Steering:
             self._coming.add(view, tensor, size)
             fetched.append(tensor)
             asked += size
-            yield Fetch(tensor)
         self._spare = -(shortage.of_next() + added)
         for tensor in fetched:
             account.put(tensor, account.here[tensor], 0)
+        return map(Fetch, fetched)
 
     def _room(self, view: PolicyView, cycles: float, dead: Sequence[int]) -> float:
         """Return the bytes that are free now, and those that leave in that many cycles or at once."""

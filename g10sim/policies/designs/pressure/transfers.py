@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from itertools import islice
 
 from g10sim.policies.interface import PlannedMachine, PolicyView
@@ -21,14 +21,6 @@ class Departures:
         self.total_bytes = 0
         self._queues: list[dict[int, int]] = [{} for _ in range(tiers)]
         self._new: list[int] = []
-
-    def __contains__(self, tensor: int) -> bool:
-        """Return whether a tensor is on its way."""
-        return tensor in self.tiers
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield all of them."""
-        return iter(self.tiers)
 
     def state(self) -> tuple[object, ...]:
         """Return what is on its way, and to where."""
@@ -81,44 +73,36 @@ Way = tuple[str, ...]
 class Arrivals:
     """Tensors that were asked for, by the tiers that they come from, first come first served.
 
-    Of those that come the same way, each arrives after the ones before it. ``total_bytes`` are yet to come
-    of all together.
+    ``ways`` are those tiers of all tensors. Of those that come the same way, each arrives after the ones
+    before it. ``total_bytes`` are yet to come of all together.
     """
 
     def __init__(self) -> None:
-        self._ways: dict[Way, dict[int, int]] = {}
-        self._way_of: dict[int, Way] = {}
+        self.ways: dict[int, Way] = {}
+        self._queues: dict[Way, dict[int, int]] = {}
         self.total_bytes = 0
-
-    def __contains__(self, tensor: int) -> bool:
-        """Return whether a tensor is on its way."""
-        return tensor in self._way_of
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield all of them."""
-        return iter(self._way_of)
 
     def state(self) -> tuple[object, ...]:
         """Return what is on its way, and from where."""
-        return tuple((way, *sizes.items()) for way, sizes in self._ways.items() if sizes)
+        return tuple((way, *sizes.items()) for way, sizes in self._queues.items() if sizes)
 
     def add(self, view: PolicyView, tensor: int, size_bytes: int) -> None:
         """Note a tensor that is about to be asked for, and its bytes."""
         way = tuple(tier for tier in view.tiers if view.bytes_in(tensor, tier))
-        self._way_of[tensor] = way
-        self._ways.setdefault(way, {})[tensor] = size_bytes
+        self.ways[tensor] = way
+        self._queues.setdefault(way, {})[tensor] = size_bytes
         self.total_bytes += size_bytes
 
     def come(self, tensor: int, left_bytes: int) -> None:
         """Note the bytes of a tensor that are yet to come; 0: it has arrived."""
-        way = self._way_of.get(tensor)
+        way = self.ways.get(tensor)
         if way is None:
             return
-        sizes = self._ways[way]
+        sizes = self._queues[way]
         self.total_bytes += left_bytes - sizes[tensor]
         sizes[tensor] = left_bytes
         if not left_bytes:
-            del sizes[tensor], self._way_of[tensor]
+            del sizes[tensor], self.ways[tensor]
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor that is not wanted any more."""
@@ -126,7 +110,7 @@ class Arrivals:
 
     def follow(self, has_moved: Callable[[int], bool]) -> None:
         """Ask of each way's tensors whether they have moved, up to the first that has not."""
-        for way in self._ways.values():
+        for way in self._queues.values():
             left = 0
             while (tensor := next(islice(way, left, None), None)) is not None:
                 if has_moved(tensor):
@@ -143,7 +127,7 @@ class Arrivals:
             return 0
         rates = {tier.name: tier.read_rate for tier in machine.tiers}
         cycles = dict.fromkeys(rates, 0.0)
-        for way, tensors in self._ways.items():
+        for way, tensors in self._queues.items():
             last, late_here = 0, tensors.keys() & late
             for tensor, size in tensors.items():
                 if not late_here:
