@@ -174,8 +174,9 @@ class Steering:
             for tensor in (*self._changed, *gone, *(self._leaving.tiers if self._named else ())):
                 self._has_moved(view, tensor)
         else:
-            for tensor in filter(self._account.alive.__getitem__, self._changed):
+            for tensor in self._coming.ways.keys() & self._changed:
                 self._coming.discard(tensor)  # as nobody had to make room, it is where the kernel needed it
+            for tensor in filter(self._account.alive.__getitem__, self._changed):
                 self._account.put(tensor, self._sizes[tensor], 0)
             for tensor in gone:
                 self._has_moved(view, tensor)

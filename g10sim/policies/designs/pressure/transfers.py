@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from itertools import islice
 
 from g10sim.policies.interface import PlannedMachine, PolicyView
 
@@ -111,11 +110,8 @@ class Arrivals:
     def follow(self, has_moved: Callable[[int], bool]) -> None:
         """Ask of each way's tensors whether they have moved, up to the first that has not."""
         for way in self._queues.values():
-            left = 0
-            while (tensor := next(islice(way, left, None), None)) is not None:
-                if has_moved(tensor):
-                    left += tensor in way
-                elif tensor in way:
+            for tensor in [*way]:
+                if not has_moved(tensor) and tensor in way:
                     break
 
     def cycles(self, view: PolicyView, late: Collection[int], machine: PlannedMachine) -> float:
