@@ -68,20 +68,21 @@ class Shortage:
     """Bytes that the kernels from one on lack, as far as the horizon: ``lack`` less what is away.
 
     In a step, the same tensors are away. One begins where some tensor alive is used next, and at each of the
-    first kernels. ``_highest`` is the kernel that lacks most of all, of equals the first; -1: not known.
+    first kernels. ``added`` has the tensors that kernels lack besides. ``_highest`` is the kernel that lacks
+    most of all, of equals the first; -1: not known.
     """
 
     def __init__(self, lack: Integers, alive: NextUses, settings: Settings) -> None:
         self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
         self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
         self._level_of = self._levels.data
-        self._added: dict[int, tuple[int, int]] = {}
+        self.added: dict[int, tuple[int, int]] = {}
         self._highest = -1
 
     def start_iteration(self) -> None:
         """Forget what is away."""
         self._levels[:] = self._lack
-        self._added.clear()
+        self.added.clear()
         self._highest = -1
 
     def start_kernel(self, kernel: int) -> None:
@@ -111,15 +112,20 @@ class Shortage:
 
     def add(self, tensor: int, until: int, size_bytes: int) -> None:
         """Let the kernels before one lack the bytes of a tensor, too, if they do not yet."""
-        if self._added.get(tensor) != (until, size_bytes):
-            self._added[tensor] = until, size_bytes
+        if self.added.get(tensor) != (until, size_bytes):
+            self.added[tensor] = until, size_bytes
             self.spare(until, -size_bytes)
+
+    def forget(self, tensors: Iterable[int]) -> None:
+        """Forget tensors that were added until now."""
+        for tensor in tensors:
+            self.added.pop(tensor, None)
 
     def take_back(self) -> None:
         """Let no kernel lack what was added."""
-        for until, size in self._added.values():
+        for until, size in self.added.values():
             self.spare(until, size)
-        self._added.clear()
+        self.added.clear()
 
     def _peak_until(self, stop: int) -> int:
         """Return the kernel that lacks most from this one to before another, of equals the first."""

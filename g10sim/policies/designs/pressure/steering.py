@@ -230,17 +230,18 @@ class Steering:
         yield from map(Fetch, forecast.born[kernel])  # other tensors may have had their addresses until now
         last = min(self._settings.births, forecast.kernels - 1 - kernel)
         soon: dict[int, int] = {}
-        for ahead in range(1, last + 1):
-            for tensor in forecast.born[kernel + ahead]:
+        for birth in range(kernel + 1, kernel + last + 1):
+            for tensor in forecast.born[birth]:
                 if not self._account.alive[tensor]:  # those alive now are dropped and made again before then
-                    soon.setdefault(tensor, ahead)
+                    soon.setdefault(tensor, birth)
         if soon:
             yield from self._ahead(view, shortage, soon)
         self._asked.difference_update(forecast.born[kernel])
+        shortage.forget(forecast.born[kernel])
         yield from map(Fetch, forecast.scratch[kernel])
 
     def _ahead(self, view: PolicyView, shortage: Shortage, soon: Mapping[int, int]) -> Iterator[Move]:
-        """Map new tensors of that many kernels ahead, each as far as there is room until then.
+        """Map new tensors before the kernels that make them, each as far as there is room until then.
 
         What has to return until then takes its room first: copies need more time than mapping.
         """
@@ -249,12 +250,14 @@ class Steering:
         if not leaving and not self._account.absent:
             shortage.take_back()
             is_easy = shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
-        for tensor in asked if not is_easy else ():
-            shortage.add(tensor, kernel + soon[tensor], sizes[tensor])
+        for tensor in asked - shortage.added.keys() if not is_easy else ():
+            shortage.add(tensor, soon[tensor], sizes[tensor])
         room: int | None = None
-        for tensor in [tensor for tensor in soon if tensor not in asked]:
-            if not (is_easy or self._may_come(shortage, kernel, tensor, soon[tensor])):
-                continue
+        for tensor, birth in [item for item in soon.items() if item[0] not in asked]:
+            if not is_easy:
+                lack = shortage.worst(birth - kernel) + leaving + sizes[tensor]
+                if lack > 0 or lack + self._account.returning_bytes(kernel, birth) > 0:
+                    continue
             if room is None:
                 taken = sum(self._absent(view, tensor) for tensor in self._forecast.born[kernel])
                 taken += sum(map(view.in_transfer_bytes, asked))
@@ -266,13 +269,8 @@ class Steering:
                 room -= absent
                 self._asked.add(tensor)
                 if not is_easy:
-                    shortage.add(tensor, kernel + soon[tensor], sizes[tensor])
+                    shortage.add(tensor, birth, sizes[tensor])
                 yield Fetch(tensor)
-
-    def _may_come(self, shortage: Shortage, kernel: int, tensor: int, ahead: int) -> bool:
-        """Return whether kernels until then have room for a new tensor, next to what leaves and returns."""
-        lack = shortage.worst(ahead) + self._leaving.total_bytes + self._sizes[tensor]
-        return lack <= 0 and lack + self._account.returning_bytes(kernel, kernel + ahead) <= 0
 
     def _absent(self, view: PolicyView, tensor: int) -> int:
         """Return the bytes of a tensor that are not on the GPU."""
