@@ -298,8 +298,7 @@ def planned(trace, budget, rate=1.0, shifts=None):
     layers = [
         layer for layer in layers_of(trace, fuse_activations=True) if layer.kind is LayerKind.CONVOLUTION
     ]
-    offloads = [timeline.offloaded(layer) for layer in layers]
-    triggers = plan_prefetches(timeline, offloads, budget, lambda size: round(size / rate), shifts or {})
+    triggers = plan_prefetches(timeline, layers, budget, lambda size: round(size / rate), shifts or {})
     return {
         trigger.tensor: (timeline.times[trigger.issue], timeline.times[trigger.needed])
         for trigger in triggers

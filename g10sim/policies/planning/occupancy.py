@@ -69,6 +69,16 @@ class Pressure(Occupancy):
         return np.where(stop > first, until - before, 0)
 
 
+def bytes_of_spans(starts: Integers, ends: Integers, sizes: Integers, num_kernels: int) -> Integers:
+    """Return the bytes that spans come to during each kernel."""
+    first = starts % num_kernels
+    changes = np.zeros(2 * num_kernels + 1, dtype=np.int64)
+    np.add.at(changes, first, sizes)
+    np.subtract.at(changes, first + ends - starts, sizes)
+    found: Integers = changes[:-1].cumsum().reshape(2, num_kernels).sum(axis=0)
+    return found
+
+
 def span_slices(first: int, stop: int, num_kernels: int) -> tuple[slice, ...]:
     """Return the slices of an iteration's kernels that make up a span of at most one iteration."""
     if stop <= first:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -102,6 +102,12 @@ class Absence:
     def out_cycles(self, tier: PlannedTier) -> int:
         """Return the cycles that its copy off the GPU takes."""
         return 0 if self.frozen else tier.out_cycles(self.size_bytes)
+
+
+def spans_of(absences: Iterable[Absence]) -> Integers:
+    """Return three rows: where absences start and end, and their bytes."""
+    rows = [(absence.start, absence.end, absence.size_bytes) for absence in absences]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3).T
 
 
 def absences(trace: Trace, sizes: Sequence[int]) -> tuple[Absence, ...]:

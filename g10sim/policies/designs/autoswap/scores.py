@@ -12,9 +12,9 @@ import numpy as np
 from g10sim.analysis.timeline import Floats, Integers
 from g10sim.errors import PolicyError
 from g10sim.policies.designs.autoswap.schedule import Schedule
-from g10sim.policies.designs.autoswap.timeline import LoadTimeline, spans_of
+from g10sim.policies.designs.autoswap.timeline import LoadTimeline
 from g10sim.policies.interface import PlannedTier
-from g10sim.policies.planning.timeline import Absence
+from g10sim.policies.planning.timeline import Absence, spans_of
 
 _KNOWN = 1024
 """Candidates whose scores are kept up to date."""

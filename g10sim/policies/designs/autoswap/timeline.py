@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
-import numpy as np
-
 from g10sim.analysis.footprint import live_bytes
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.policies.interface.machine import page_sizes
-from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.planning.timeline import Absence, Timeline, absences
+from g10sim.policies.planning.occupancy import Occupancy, bytes_of_spans
+from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each
 
@@ -103,18 +101,7 @@ def least_peak_bytes(timeline: LoadTimeline, candidates: Sequence[Absence]) -> i
     return _peak_without(timeline, spans_of(candidates))
 
 
-def spans_of(candidates: Sequence[Absence]) -> Integers:
-    """Return three rows: where absences start and end, and their bytes."""
-    rows = [(candidate.start, candidate.end, candidate.size_bytes) for candidate in candidates]
-    return np.array(rows, dtype=np.int64).reshape(-1, 3).T
-
-
 def _peak_without(timeline: LoadTimeline, spans: Integers) -> int:
-    kernels = timeline.num_kernels
     starts, ends, sizes = spans
-    first = starts % kernels
-    changes = np.zeros(2 * kernels + 1, dtype=np.int64)
-    np.subtract.at(changes, first, sizes)
-    np.add.at(changes, first + ends - starts, sizes)
-    left = timeline.load_bytes + changes[:-1].cumsum().reshape(2, kernels).sum(axis=0)
+    left = timeline.load_bytes - bytes_of_spans(starts, ends, sizes, timeline.num_kernels)
     return int(left.max(initial=0))

@@ -40,7 +40,7 @@ from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.choice import find_best, nested
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.planning.timeline import Absence, absences
+from g10sim.policies.planning.timeline import Absence, absences, spans_of
 from g10sim.trace.model import Trace
 
 # Pressure that stays after planning counts as relieved below this share of GPU memory.
@@ -148,8 +148,7 @@ class _Selection(Draft):
 
         Of periods that relieve as much, those with more bytes x time come first.
         """
-        lengths = [candidate.cycles(self.timeline) * candidate.size_bytes for candidate in candidates]
-        candidates = [candidates[n] for n in sorted(range(len(lengths)), key=lambda n: -lengths[n])]
+        candidates = sorted(candidates, key=lambda one: -one.cycles(self.timeline) * one.size_bytes)
         choices, numbers = self._choices(candidates), np.arange(len(candidates))
         windows = np.stack(self._windows(choices, numbers))
 
@@ -200,8 +199,8 @@ class _Selection(Draft):
     def _choices(self, candidates: Sequence[Absence]) -> _Choices:
         """Return the candidates with the tiers that each is long enough to reach and return from."""
         machine = self.machine
-        spans = [(one.start, one.end, one.size_bytes, one.out_bytes) for one in candidates]
-        starts, ends, sizes, copied = np.array(spans, dtype=np.int64).reshape(-1, 4).T
+        starts, ends, sizes = spans_of(candidates)
+        copied = np.array([absence.out_bytes for absence in candidates], dtype=np.int64)
         cycles = np.array([absence.cycles(self.timeline) for absence in candidates], dtype=np.int64)
         costs = []
         for tier in machine.tiers:

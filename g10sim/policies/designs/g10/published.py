@@ -36,7 +36,7 @@ from g10sim.policies.interface import Planned, PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch, Free, TensorMove
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.planning.timeline import Absence, Timeline, absences
+from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
 
 # Evictions on demand go on until the estimate at the kernel is below this share of the target.
@@ -97,10 +97,9 @@ class _Planning(Draft):
     def _set_up_periods(self, periods: tuple[Absence, ...], parameters: PlanningParameters) -> None:
         self._periods = periods
         self._order = list(range(len(periods)))
-        self._starts = np.array([period.start for period in periods], dtype=np.int64)
-        self._ends = np.array([period.end for period in periods], dtype=np.int64)
-        self._sizes = np.array([period.size_bytes for period in periods], dtype=np.float64)
-        self._halves = np.array([period.size_bytes // 2 for period in periods], dtype=np.int64)
+        self._starts, self._ends, sizes = spans_of(periods)
+        self._sizes: Floats = sizes.astype(np.float64)
+        self._halves = sizes // 2
         wraps = np.array([period.wraps for period in periods], dtype=np.bool_)
         self._within, self._around = np.flatnonzero(~wraps), np.flatnonzero(wraps)
         self._lengths = self._times[self._ends] - self._times[self._starts]

@@ -11,7 +11,6 @@ with whatever is oldest, for which the link has no time in the plan, and which n
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterator, Sequence
 
 from g10sim.policies.designs.g10.draft import Draft
@@ -29,8 +28,7 @@ class Recovery:
 
     def __init__(self, draft: Draft, kernels: Sequence[Sequence[int]], capacity_bytes: int) -> None:
         """``kernels`` are the tensors that each kernel needs."""
-        self._uses = _NextUses(kernels)
-        self._kernels, self._capacity_bytes = len(kernels), capacity_bytes
+        self._kernels, self._capacity_bytes = kernels, capacity_bytes
         self._away = grouped(
             (one.tensor, (one.start, one.end if one.prefetch is None else one.prefetch))
             for one in draft.evictions
@@ -38,15 +36,15 @@ class Recovery:
 
     def prefetches(self, view: PolicyView, look_ahead: int) -> list[Fetch]:
         """Return prefetches of strays that the next ``look_ahead`` kernels need, in order of need."""
-        now, found = view.kernel, list[Fetch]()
-        self._uses.advance(now)
+        now, count, found, seen = view.kernel, len(self._kernels), list[Fetch](), set[int]()
         room = view.free_bytes - _RESERVED * self._capacity_bytes
-        for kernel in range(now + 1, now + min(look_ahead, self._kernels) + 1):
+        for kernel in range(now + 1, now + min(look_ahead, count) + 1):
             if room <= 0:
                 break
-            for _, tensor in self._uses.of[kernel % self._kernels]:
-                if view.is_whole(tensor):
+            for tensor in self._kernels[kernel % count]:
+                if tensor in seen or view.is_whole(tensor):
                     continue
+                seen.add(tensor)
                 room -= view.in_transfer_bytes(tensor)
                 stray = view.away_bytes(tensor)
                 if not stray or not self._wanted(view, tensor, kernel):
@@ -60,41 +58,12 @@ class Recovery:
     def _wanted(self, view: PolicyView, tensor: int, kernel: int) -> bool:
         if view.is_dead(tensor):
             return False
-        if kernel >= self._kernels and not view.trace.tensors[tensor].persistent:
+        if kernel >= len(self._kernels) and not view.trace.tensors[tensor].persistent:
             return False
-        now, later = view.kernel, view.kernel + self._kernels
+        now, later = view.kernel, view.kernel + len(self._kernels)
         return not any(
             start <= now <= back or start <= later <= back for start, back in self._away.get(tensor, ())
         )
-
-
-class _NextUses:
-    """For each kernel the tensors that it is the next to use, iteration after iteration, from one on.
-
-    ``of`` has for each kernel pairs of a tensor's place among those it needs and the tensor, in order.
-    """
-
-    def __init__(self, kernels: Sequence[Sequence[int]]) -> None:
-        self.of: list[list[tuple[int, int]]] = [[] for _ in kernels]
-        self._following: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in kernels]
-        first: dict[int, tuple[int, tuple[int, int]]] = {}
-        for number in reversed(range(2 * len(kernels))):
-            kernel = number % len(kernels)
-            if number < len(kernels):
-                self._following[kernel] = [first[tensor] for tensor in kernels[kernel]]
-            for place, tensor in enumerate(kernels[kernel]):
-                first[tensor] = kernel, (place, tensor)
-        for kernel, use in first.values():
-            insort(self.of[kernel], use)
-        self._now = -1
-
-    def advance(self, now: int) -> None:
-        """Go on to kernel ``now``: what it uses, and those before it, is next used later."""
-        while self._now != now:
-            self._now = (self._now + 1) % len(self.of)
-            self.of[self._now].clear()
-            for kernel, use in self._following[self._now]:
-                insort(self.of[kernel], use)
 
 
 class Waiting:

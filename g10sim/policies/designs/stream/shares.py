@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.footprint import working_set_bytes
-from g10sim.analysis.timeline import Integers
-from g10sim.analysis.vitality import InactivePeriod, inactive_periods
 from g10sim.policies.interface.machine import PlannedMachine
-from g10sim.policies.planning.occupancy import Occupancy
+from g10sim.policies.planning.occupancy import Occupancy, bytes_of_spans
+from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
 
 _LEAST_ABSENCE = 0.05
@@ -20,7 +20,7 @@ _LEAST_ABSENCE = 0.05
 
 def page_shares(
     trace: Trace, machine: PlannedMachine, demand: Demand, window_bytes: int
-) -> dict[InactivePeriod, int]:
+) -> dict[Absence, int]:
     """Return the bytes of tensors, in whole pages, that are elsewhere in their inactive periods.
 
     Every tensor that is idle for long leaves with equally many bytes, small ones with all: enough that no
@@ -29,52 +29,26 @@ def page_shares(
     """
     lack = demand.live_bytes - machine.gpu_bytes // machine.page_bytes * machine.page_bytes
     lack = np.where(lack > 0, lack + window_bytes, 0)
-    starts = np.concatenate([[0], demand.cycles.cumsum()])
-    least, lacking = _LEAST_ABSENCE * starts[-1], Occupancy(lack)
-    periods = [
-        period
-        for period in inactive_periods(trace)
-        if period.cycles(starts) >= least and lacking.most(period.start, _end(period, trace)) > 0
+    timeline, lacking, page = Timeline(demand.cycles), Occupancy(lack), machine.page_bytes
+    least = _LEAST_ABSENCE * timeline.period
+    away = [
+        absence
+        for absence in absences(trace, machine.sizes(trace))
+        if absence.cycles(timeline) >= least and lacking.most(absence.start, absence.end) > 0
     ]
-    sizes = machine.sizes(trace)
-    absent = _Absent(trace, periods, np.array([sizes[period.tensor] for period in periods], dtype=np.int64))
-    page = machine.page_bytes
-    fewest, most = 0, max((sizes[period.tensor] for period in periods), default=0) // page
-    while fewest < most:
-        middle = (fewest + most) // 2
-        if (absent.bytes(middle * page) >= lack).all():
-            most = middle
-        else:
-            fewest = middle + 1
-    return {period: min(sizes[period.tensor], most * page) for period in periods if most}
+    starts, ends, sizes = spans_of(away)
 
+    def is_enough(pages: int) -> bool:
+        shares = np.minimum(sizes, pages * page)
+        return bool((bytes_of_spans(starts, ends, shares, timeline.num_kernels) >= lack).all())
 
-class _Absent:
-    """Bytes that are elsewhere during each kernel if tensors leave with at most this number of bytes each."""
-
-    def __init__(self, trace: Trace, periods: Sequence[InactivePeriod], sizes: Integers) -> None:
-        self._sizes, self._kernels = sizes, len(trace.kernels)
-        self._starts = np.array([period.start for period in periods], dtype=np.int64)
-        self._ends = np.array([_end(period, trace) for period in periods], dtype=np.int64)
-
-    def bytes(self, most_bytes: int) -> Integers:
-        """Return them by kernel."""
-        changes = np.zeros(2 * self._kernels + 1, dtype=np.int64)
-        moved = np.minimum(self._sizes, most_bytes)
-        np.add.at(changes, self._starts, moved)
-        np.subtract.at(changes, self._ends, moved)
-        sums = changes.cumsum()
-        both: Integers = sums[: self._kernels] + sums[self._kernels : -1]
-        return both
-
-
-def _end(period: InactivePeriod, trace: Trace) -> int:
-    return period.end + (len(trace.kernels) if period.start >= period.end else 0)
+    most = page * bisect_left(range(int(sizes.max(initial=0)) // page), True, key=is_enough)
+    return {absence: min(absence.size_bytes, most) for absence in away if most}
 
 
 def whole_tensors(
     trace: Trace, machine: PlannedMachine, demand: Demand, keep_bytes: int | None
-) -> dict[InactivePeriod, int]:
+) -> dict[Absence, int]:
     """Return the inactive periods of the persistent tensors that leave after every use, with their sizes.
 
     ``keep_bytes`` of persistent tensors stay, first those that kernels write. None: what fits next to all
@@ -88,7 +62,7 @@ def whole_tensors(
         others = demand.peak_bytes - demand.lasting_bytes
         keep_bytes = machine.gpu_bytes - others - 2 * int(working_set_bytes(trace).max(initial=0))
     leaving = set(lasting) - _kept(trace, lasting, sizes, keep_bytes)
-    return {period: sizes[period.tensor] for period in inactive_periods(trace) if period.tensor in leaving}
+    return {absence: absence.size_bytes for absence in absences(trace, sizes) if absence.tensor in leaving}
 
 
 def _kept(trace: Trace, lasting: Sequence[int], sizes: Sequence[int], keep_bytes: int) -> set[int]:

@@ -13,13 +13,13 @@ import numpy as np
 
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.analysis.timeline import Integers
-from g10sim.analysis.vitality import inactive_periods
 from g10sim.policies.designs.stream.shares import located, page_shares, whole_tensors
 from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Evict, Fetch, Move, Protect
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.grouping import grouped
+from g10sim.policies.planning.timeline import absences
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import named
 
@@ -76,16 +76,15 @@ class Streaming(JobPolicy):
         window = longest if settings.window_bytes is None else settings.window_bytes
         places = located(trace, settings.device_map or {})
         if settings.device_map is not None:
-            leaving = {
-                one: self._sizes[one.tensor] for one in inactive_periods(trace) if one.tensor in places
-            }
+            away = absences(trace, machine.sizes(trace))
+            leaving = {one: one.size_bytes for one in away if one.tensor in places}
         elif settings.keep_bytes is None and not settings.keeps_copies:
             leaving = page_shares(trace, machine, demand, window)
         else:
             leaving = whole_tensors(trace, machine, demand, settings.keep_bytes)
         self._departures = grouped((one.start, (one.tensor, size)) for one, size in leaving.items())
         written = {tensor for kernel in trace.kernels for tensor in kernel.outputs}
-        leave = {period.tensor for period in leaving} if settings.keeps_copies else set[int]()
+        leave = {absence.tensor for absence in leaving} if settings.keeps_copies else set[int]()
         self._clean = frozenset(leave - written)
         self._until_new = _until_new(trace)
         self.homes = places or (self._first_homes(machine) if settings.keeps_copies else {})

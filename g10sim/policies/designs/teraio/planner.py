@@ -21,11 +21,11 @@ from g10sim.analysis.footprint import unmoved_bytes
 from g10sim.analysis.timeline import Floats, Integers, Numbers, kernel_durations, prefix_sums
 from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch
-from g10sim.policies.planning.channel import NEVER, Channel, Copies, Gaps, Interval, groups
+from g10sim.policies.planning.channel import NEVER, Channel, Gaps, Interval, groups
 from g10sim.policies.planning.choice import Ranking
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.planning.timeline import Absence, Timeline, absences
+from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
 
 _LARGEST, _LOW_BITS = np.iinfo(np.int64).max, 20
@@ -131,6 +131,9 @@ class Planner:
     both at once.
     """
 
+    _earliest, _latest = staticmethod(Gaps.earliest), staticmethod(Gaps.latest)
+    """Times of copies in windows."""
+
     def __init__(
         self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int, time: Limit
     ) -> None:
@@ -152,8 +155,7 @@ class Planner:
 
     def _set_up_absences(self) -> None:
         found = self._absences
-        spans = [(absence.start, absence.end, absence.size_bytes) for absence in found]
-        starts, ends, self._bytes = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+        starts, ends, self._bytes = spans_of(found)
         self._windows = self._timeline.lap_times(starts), self._timeline.lap_times(ends)
         self._tiers = [self._ssd] if self._host is None else [self._ssd, self._host]
         self._lengths = [
@@ -252,14 +254,6 @@ class Planner:
         """Return the cycles of kernels that take so long alone: no kernel waits."""
         return alone
 
-    def _earliest(self, gaps: Gaps, first: Integers, last: Integers, lengths: Integers) -> Copies:
-        """Return the earliest times for copies in windows."""
-        return gaps.earliest(first, last, lengths)
-
-    def _latest(self, gaps: Gaps, first: Integers, last: Integers, lengths: Integers) -> Copies:
-        """Return the latest times for copies in windows."""
-        return gaps.latest(first, last, lengths)
-
     def _rates(self) -> tuple[float, float]:
         """Return the bytes/cycle off the GPU and to it of the SSD and, if it may be used, host memory."""
         out_rate, in_rate = self._ssd.write_rate, self._ssd.read_rate
@@ -321,6 +315,8 @@ class WaitingPlanner(Planner):
     How long kernels wait is an estimate, so that copies are asked for when a kernel begins, in order.
     """
 
+    _earliest, _latest = staticmethod(Gaps.earliest_in_parts), staticmethod(Gaps.latest_in_parts)
+
     def _durations(self, alone: Integers) -> Integers:
         out, back = self._copied_bytes()
         out_rate, in_rate = self._rates()
@@ -353,12 +349,6 @@ class WaitingPlanner(Planner):
                 absent += size
             out[kernel] = absent - before
         return out, back
-
-    def _earliest(self, gaps: Gaps, first: Integers, last: Integers, lengths: Integers) -> Copies:
-        return gaps.earliest_in_parts(first, last, lengths)
-
-    def _latest(self, gaps: Gaps, first: Integers, last: Integers, lengths: Integers) -> Copies:
-        return gaps.latest_in_parts(first, last, lengths)
 
     def _planned(self, time: int, move: Evict | Fetch) -> Planned:
         return Planned(self._timeline.lap_last_until(time % self._timeline.period), move)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -12,6 +12,7 @@ from typing import Literal
 from g10sim.analysis.footprint import unmoved_bytes
 from g10sim.analysis.gradients import first_backward_kernel
 from g10sim.policies.planning.occupancy import Occupancy
+from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
 
 Offload = Literal["none", "conv", "alternate", "all"]
@@ -47,6 +48,12 @@ class Layer:
     kernels: tuple[int, ...]
     backward: tuple[int, ...]
     inputs: tuple[int, ...]
+
+    def absences(self, trace: Trace, sizes: Sequence[int]) -> Iterator[Absence]:
+        """Yield when each of its inputs is away, if it offloads: from its end to their next use."""
+        gone = self.kernels[-1] + 1
+        for tensor in self.inputs:
+            yield Absence(tensor, sizes[tensor], gone, next(use for use in trace.uses[tensor] if use >= gone))
 
 
 def layers_of(trace: Trace, *, fuse_activations: bool) -> tuple[Layer, ...]:
@@ -271,8 +278,6 @@ def live_bytes(trace: Trace, schedule: Schedule) -> list[int]:
     live = Occupancy(unmoved_bytes(trace, sizes, counts_late_uses=False))
     back = {tensor: kernel for kernel, layer in schedule.fetches.items() for tensor in layer.inputs}
     for layer in schedule.offloads.values():
-        last = layer.kernels[-1]
-        for tensor in layer.inputs:
-            needed = next(use for use in trace.uses[tensor] if use > last)
-            live.add(last + 1, min(needed, back.get(tensor, needed)), -sizes[tensor])
+        for away in layer.absences(trace, sizes):
+            live.add(away.start, min(away.end, back.get(away.tensor, away.end)), -away.size_bytes)
     return list(map(int, live.bytes))

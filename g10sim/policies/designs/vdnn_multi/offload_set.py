@@ -52,10 +52,9 @@ class OffloadTimeline(Timeline):
 
     def offloaded(self, layer: Layer) -> Offloaded:
         """Describe what a layer offloads."""
-        gone = layer.kernels[-1] + 1
-        needed = min(use for tensor in layer.inputs for use in self.trace.uses[tensor] if use >= gone)
-        size = sum(self.sizes[tensor] for tensor in layer.inputs)
-        return Offloaded(layer, size, layer.kernels[0], gone, needed)
+        away = list(layer.absences(self.trace, self.sizes))
+        size, needed = sum(one.size_bytes for one in away), min(one.end for one in away)
+        return Offloaded(layer, size, layer.kernels[0], away[0].start, needed)
 
     def occupancy(self) -> Occupancy:
         """Return the bytes in use while each kernel runs when nothing is offloaded."""

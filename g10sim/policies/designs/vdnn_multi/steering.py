@@ -15,11 +15,10 @@ import numpy as np
 from g10sim.analysis.gradients import first_backward_kernel
 from g10sim.policies.designs.farthest_use import FarthestUse
 from g10sim.policies.designs.vdnn.layers import Layer
-from g10sim.policies.designs.vdnn_multi.offload_set import Offloaded, OffloadTimeline
+from g10sim.policies.designs.vdnn_multi.offload_set import OffloadTimeline
 from g10sim.policies.interface import PolicyView
 from g10sim.policies.interface.moves import Fetch
 from g10sim.policies.planning.channel import queued_backwards
-from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.trace.model import Trace
 
 
@@ -32,17 +31,9 @@ class Trigger:
     needed: int
 
 
-@dataclass(frozen=True)
-class _Want:
-    tensor: int
-    size_bytes: int
-    gone: int
-    needed: int
-
-
 def plan_prefetches(
     timeline: OffloadTimeline,
-    offloads: Iterable[Offloaded],
+    chosen: Iterable[Layer],
     budget_bytes: int,
     copy_cycles: Callable[[int], int],
     shifts: Mapping[int, int],
@@ -55,36 +46,21 @@ def plan_prefetches(
     earliest one when that is later. ``shifts`` are the kernel boundaries by which triggers move,
     to earlier ones when positive.
     """
-    wants = [want for offloaded in offloads for want in _wants(timeline, offloaded)]
-    wants.sort(key=lambda want: (want.needed, want.tensor))
+    away = [one for layer in chosen for one in layer.absences(timeline.trace, timeline.sizes)]
+    away.sort(key=lambda one: (one.end, one.tensor))
     used = timeline.occupancy()
-    for want in wants:
-        used.add(want.gone, want.needed, -want.size_bytes)
-    last_first = [(timeline.times[want.needed], copy_cycles(want.size_bytes)) for want in reversed(wants)]
+    for one in away:
+        used.add(one.start, one.end, -one.size_bytes)
+    last_first = [(timeline.times[one.end], copy_cycles(one.size_bytes)) for one in reversed(away)]
     due, lengths = np.array(last_first, dtype=np.int64).reshape(-1, 2).T
     triggers, before = [], first_backward_kernel(timeline.trace)
-    for want, start in zip(wants, queued_backwards(due, lengths)[::-1].tolist(), strict=True):
-        kernel = _shifted(timeline, timeline.kernel_at(max(0, start)), shifts.get(want.tensor, 0))
-        earliest = _earliest(want, used, budget_bytes, max(before, want.gone))
-        before = min(want.needed, max(kernel, earliest))
-        used.add(before, want.needed, want.size_bytes)
-        triggers.append(Trigger(want.tensor, before, want.needed))
+    for one, start in zip(away, queued_backwards(due, lengths)[::-1].tolist(), strict=True):
+        kernel = _shifted(timeline, timeline.kernel_at(max(0, start)), shifts.get(one.tensor, 0))
+        earliest = used.within_from(budget_bytes - one.size_bytes, max(before, one.start), one.end)
+        before = min(one.end, max(kernel, earliest))
+        used.add(before, one.end, one.size_bytes)
+        triggers.append(Trigger(one.tensor, before, one.end))
     return tuple(triggers)
-
-
-def _wants(timeline: OffloadTimeline, offloaded: Offloaded) -> Iterable[_Want]:
-    uses, gone = timeline.trace.uses, offloaded.gone
-    for tensor in offloaded.layer.inputs:
-        needed = next(use for use in uses[tensor] if use >= gone)
-        yield _Want(tensor, timeline.sizes[tensor], gone, needed)
-
-
-def _earliest(want: _Want, used: Occupancy, budget_bytes: int, first: int) -> int:
-    """Return the first kernel, from ``first`` on, after which the tensor always fits until it is needed."""
-    if first >= want.needed:
-        return want.needed
-    short = used.above(budget_bytes - want.size_bytes, first, want.needed)
-    return short[1] + 1 if short else first
 
 
 def _shifted(timeline: OffloadTimeline, kernel: int, boundaries: int) -> int:
@@ -141,8 +117,7 @@ class Steering:
 
     def _planned(self, view: PolicyView) -> tuple[Trigger, ...]:
         timeline = OffloadTimeline(self._trace, view.measured_cycles, self._page_bytes)
-        offloads = [timeline.offloaded(layer) for layer in self._chosen]
-        return plan_prefetches(timeline, offloads, self._budget, self._copy_cycles, self._shifts)
+        return plan_prefetches(timeline, self._chosen, self._budget, self._copy_cycles, self._shifts)
 
     def prefetches(self, view: PolicyView) -> Iterable[Fetch]:
         """Return what to prefetch as a kernel is about to start, and note what came late or early."""
