@@ -122,34 +122,14 @@ class Channel:
         return tuple(map(Interval, self._starts, self._ends))
 
     def take(self, interval: Interval, period: int) -> None:
-        """Keep an interval for a transfer in every iteration of ``period`` cycles."""
+        """Keep what is free of an interval for a transfer in every iteration of ``period`` cycles."""
         self._gaps = None
         for start, end in interval.within(period):
-            place = bisect_right(self._starts, start)
-            low, high = place, place
-            if place and self._ends[place - 1] == start:
-                low, start = place - 1, self._starts[place - 1]
-            if place < len(self._starts) and self._starts[place] == end:
-                high, end = place + 1, self._ends[place]
-            self._starts[low:high], self._ends[low:high] = array("q", [start]), array("q", [end])
-
-    def fill(self, window: Interval, period: int) -> None:
-        """Take all that is free of a window."""
-        for part in self.free(window, period):
-            self.take(part, period)
-
-    def free(self, window: Interval, period: int) -> list[Interval]:
-        """Return the free parts of a window that ends in the next iteration at the latest."""
-        edges = [window.start]
-        for shift in (0, period):
-            first = max(0, bisect_right(self._starts, window.start - shift) - 1)
-            stop = bisect_left(self._starts, window.end - shift)
-            for start, end in zip(self._starts[first:stop], self._ends[first:stop], strict=True):
-                edges.append(min(start + shift, window.end))
-                edges.append(min(max(end + shift, window.start), window.end))
-        edges.append(window.end)
-        parts = map(Interval, edges[::2], edges[1::2])
-        return [part for part in parts if part.start < part.end]
+            first, stop = bisect_left(self._ends, start), bisect_right(self._starts, end)
+            if first < stop:
+                start, end = min(start, self._starts[first]), max(end, self._ends[stop - 1])
+            if start < end:
+                self._starts[first:stop], self._ends[first:stop] = array("q", [start]), array("q", [end])
 
     def give_back(self, interval: Interval, period: int) -> None:
         """Undo ``take``."""
@@ -171,23 +151,15 @@ class Channel:
         place = bisect_left(self._starts, time)
         return self._ends[place - 1] if place else 0
 
-    def earliest(
-        self, window: Interval, length: int, period: int, closed: Sequence[Interval] = ()
-    ) -> Interval | None:
-        """Return the earliest stretch of a window in which it is free for so long, and nothing ``closed``.
-
-        None: there is none.
-        """
+    def earliest(self, window: Interval, length: int, period: int) -> Interval | None:
+        """Return the earliest stretch of a window in which it is free for so long; None: there is none."""
         start, last = window.start, window.end - length
         while start <= last:
             found = self._free_from(start, length, last)
             if found + length > period:
                 found = self._free_from(found - period, length, last - period) + period
             if found == start:
-                blocked = _overlap(closed, start, start + length)
-                if blocked is None:
-                    return Interval(start, start + length)
-                found = blocked.end
+                return Interval(start, start + length)
             start = found
         return None
 
@@ -232,10 +204,3 @@ def queued(ready: Integers, lengths: Integers) -> Integers:
 def queued_backwards(due: Integers, lengths: Integers) -> Integers:
     """Return when copies start that happen one before another, from the last on, each as late as due."""
     return -queued(-due, lengths) - lengths
-
-
-def _overlap(intervals: Sequence[Interval], start: int, end: int) -> Interval | None:
-    """Return one of some intervals, in order and apart, that overlaps ``start`` to ``end``, or None."""
-    place = bisect_right(intervals, (start, start))
-    near = intervals[max(0, place - 1) : place + 1]
-    return next((found for found in near if found.start < end and start < found.end), None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeVar
@@ -36,24 +37,15 @@ def swap_within(
     """
     accesses = schedule.accesses
     uses = accesses.uses[tensor]
-    if len(uses) < 2:
-        return []
-    low, closed = accesses.interval(uses[0]).end, accesses.accesses(tensor)
-    out_length = accesses.out_cycles(tensor, length)
-    while low < last_access:
-        out = schedule.out.earliest(Interval(low, last_access), out_length, accesses.period, closed)
-        place = None if out is None else accesses.first_use_from(tensor, out.end)
-        if out is None or place is None:
-            return []
-        window = Interval(out.end, accesses.interval(uses[place]).start)
-        swap = schedule.take(tensor, out, window, length, uses[place])
+    for place, (before, after) in enumerate(pairwise(accesses.accesses(tensor)), 1):
+        window = Interval(before.end, min(after.start, last_access))
+        swap = schedule.take(tensor, window, length, uses[place])
         if swap is not None:
-            later = _swap_again(schedule, tensor, place, length)
-            if relieves([swap, *later]):
-                return [swap, *later]
-            for unwanted in (swap, *later):
+            found = [swap, *_swap_again(schedule, tensor, place, length)]
+            if relieves(found):
+                return found
+            for unwanted in found:
                 schedule.give_back(unwanted)
-        low = accesses.interval(uses[place]).end
     return []
 
 
@@ -66,34 +58,24 @@ def swap_across(
     or of no use at the peak.
     """
     accesses = schedule.accesses
-    uses, period = accesses.uses[tensor], accesses.period
+    uses = accesses.uses[tensor]
     if not uses:
         return []
     first, last = accesses.interval(uses[0]).start, accesses.interval(uses[-1]).end
-    out_length = accesses.out_cycles(tensor, length)
-    out = schedule.out.earliest(Interval(last, period + first), out_length, period)
-    if out is None:
-        return []
-    swap = schedule.take(tensor, out, Interval(max(0, out.end - period), first), length, uses[0])
+    swap = schedule.take(tensor, Interval(last, accesses.period + first), length, uses[0])
     if swap is None or relieves([swap]):
         return [] if swap is None else [swap]
     schedule.give_back(swap)
     return []
 
 
-def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> list[Swap]:
+def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> Iterator[Swap]:
     """Take channels for swaps between later accesses of a tensor, wherever there is room."""
-    accesses, found = schedule.accesses, []
-    out_length = accesses.out_cycles(tensor, length)
-    for before, after in pairwise(accesses.uses[tensor][place:]):
-        window = Interval(accesses.interval(before).end, accesses.interval(after).start)
-        out = schedule.out.earliest(window, out_length, accesses.period)
-        if out is None:
-            continue
-        swap = schedule.take(tensor, out, Interval(out.end, window.end), length, after)
+    times = schedule.accesses.times
+    for before, after in pairwise(schedule.accesses.uses[tensor][place:]):
+        swap = schedule.take(tensor, Interval(times[before + 1], times[after]), length, after)
         if swap is not None:
-            found.append(swap)
-    return found
+            yield swap
 
 
 Times = TypeVar("Times", int, Integers)
@@ -103,9 +85,8 @@ class Residents(PeakAnalysis):
     """The peak of one job, and which tensors are there at a time."""
 
     def __init__(self, schedule: JobSchedule, accounting: Accounting) -> None:
-        self._rows: dict[int, int] = {}
-        self._free_rows = list[int]()
-        self._away: Integers = np.full((64, 5), -1, dtype=np.int64)
+        self._away = array("q")
+        """Five numbers for all that is planned: its tensor, and beginnings and ends of when that is away."""
         super().__init__(schedule, accounting)
         tensors, begins, ends = self._lifetimes()
         by_size = np.lexsort((tensors, -np.array(self._accesses.sizes, dtype=np.int64)[tensors]))
@@ -114,18 +95,13 @@ class Residents(PeakAnalysis):
     def add(self, entry: Swap | Recomputed) -> None:
         """Count what is planned."""
         super().add(entry)
-        row = self._free_rows.pop() if self._free_rows else len(self._rows)
-        if row == len(self._away):
-            self._away = np.concatenate([self._away, np.full_like(self._away, -1)])
         parts = self._parts(entry)
-        self._rows[id(entry)], self._away[row] = row, (entry.tensor, *parts[0], *parts[-1])
+        self._away.extend((entry.tensor, *parts[0], *parts[-1]))
 
     def remove(self, entry: Swap | Recomputed) -> None:
-        """Undo ``add``."""
+        """Undo the last ``add``."""
         super().remove(entry)
-        row = self._rows.pop(id(entry))
-        self._free_rows.append(row)
-        self._away[row] = -1
+        del self._away[-5:]
 
     def is_away(self, swaps: list[Swap], time: int) -> bool:
         """Return True if one of a tensor's swaps takes it away at a time."""
@@ -142,7 +118,7 @@ class Residents(PeakAnalysis):
         """Return the tensors that are there at a time, largest first."""
         there: Flags = self._begins <= time
         there &= time <= self._ends if self._accounting == "published" else time < self._ends
-        tensors, start, end, next_start, next_end = self._away.T
+        tensors, start, end, next_start, next_end = np.frombuffer(self._away, dtype=np.int64).reshape(-1, 5).T
         is_away = self._covers(start, end, time) | self._covers(next_start, next_end, time)
         has_left = np.zeros(len(self._accesses.sizes), dtype=np.bool_)
         has_left[tensors[is_away]] = True

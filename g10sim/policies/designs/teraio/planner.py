@@ -231,8 +231,8 @@ class Planner:
     def take(self, offload: Offload) -> None:
         """Reserve the bandwidth and the room of an absence."""
         absence, cycles = offload.absence, self._timeline.period
-        self.out[offload.tier.name].fill(offload.out, cycles)
-        self.back[offload.tier.name].fill(offload.back, cycles)
+        self.out[offload.tier.name].take(offload.out, cycles)
+        self.back[offload.tier.name].take(offload.back, cycles)
         self.pressure.lower(Interval(offload.out.end, offload.back.start), absence.size_bytes)
         if offload.tier is self._host:
             self._host_room.add(absence.start, absence.end, absence.size_bytes)

@@ -39,12 +39,6 @@ class AccessSequence(Timeline):
         """Return when kernels use a tensor."""
         return [self.interval(kernel) for kernel in self.uses[tensor]]
 
-    def first_use_from(self, tensor: int, time: int) -> int | None:
-        """Return the place among a tensor's uses of the first that starts at a time or later."""
-        uses = self.uses[tensor]
-        place = bisect_left(uses, time, key=self.times.__getitem__)
-        return place if place < len(uses) else None
-
     def last_input_access(self, time: int, *, including: bool) -> int:
         """Return when the last kernel with inputs starts, before a time or at it; 0 without any."""
         starts = self._input_starts
@@ -102,19 +96,24 @@ class JobSchedule:
     recomputed: list[Recomputed] = field(default_factory=list)
     swapped: set[int] = field(default_factory=set)
 
-    def take(self, tensor: int, out: Interval, window: Interval, length: int, use: int) -> Swap | None:
-        """Take the channels for a copy out and the latest copy in within a window; None: there is no room.
+    def take(self, tensor: int, window: Interval, length: int, use: int) -> Swap | None:
+        """Take the channels for the earliest copy out within a window, and for the latest copy in after it.
 
-        The copy in takes ``length`` cycles and is there for kernel ``use``. The swap wraps unless that kernel
-        starts after the copy out does.
+        Copies take ``length`` cycles, those of frozen tensors out next to none. That in is there for kernel
+        ``use``: the swap wraps unless this starts after the copy out does. None: there is no room.
         """
-        period = self.accesses.period
-        back = self.back.latest(window, length, period)
+        period, start = self.accesses.period, self.accesses.times[use]
+        out = self.out.earliest(window, self.accesses.out_cycles(tensor, length), period)
+        if out is None:
+            return None
+        wraps = start <= out.start
+        left = max(0, out.end - period) if wraps else out.end
+        back = self.back.latest(Interval(left, start), length, period)
         if back is None:
             return None
         self.out.take(out, period)
         self.back.take(back, period)
-        return Swap(tensor, out, back, use, wraps=self.accesses.times[use] <= out.start)
+        return Swap(tensor, out, back, use, wraps)
 
     def give_back(self, swap: Swap) -> None:
         """Free the channels of a swap."""
