@@ -125,7 +125,7 @@ def test_tensors_get_their_memory_when_they_are_made():
     schedule = schedule_of(
         trace_of({"w*": 5, "a": 60, "b": 40}, [(10, "w", "a"), (0, "a", ""), (10, "a", "b")])
     )
-    assert schedule.memory_moves() == [Planned(0, Fetch(1)), Planned(2, Fetch(2))]
+    assert schedule.plan((), "").moves == (Planned(0, Fetch(1)), Planned(2, Fetch(2)))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from g10sim.policies.planning.blocks.attention import with_attention_on_cpu
 from g10sim.policies.planning.blocks.homes import GPU, PLACES, Shares, homes_of, most_bytes
 from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, parts_of
 from g10sim.policies.planning.blocks.visits import Overlap, Visit, visits_of, windows_of
+from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.births import Births
 from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_gpu
 from g10sim.trace.model import Device, Trace
@@ -46,25 +47,20 @@ class _Job(JobPolicy):
         self._trace, self._homes, self._births = trace, homes, Births(trace, births)
         self._starts = {part.first: number for number, part in enumerate(parts)}
         self._ends = {part.last: number for number, part in enumerate(parts)}
-        self._loads: list[list[int]] = [[] for _ in parts]
-        self._now: list[list[int]] = [[] for _ in parts]
-        self._leaves: list[list[Visit]] = [[] for _ in parts]
-        for visit in visits:
-            if visit.loaded is not None:
-                at_once = visit.loaded == visit.first
-                (self._now if at_once else self._loads)[visit.loaded].append(visit.tensor)
-            if visit.leaves:
-                self._leaves[visit.last].append(visit)
+        loaded = [one for one in visits if one.loaded is not None]
+        self._now = grouped((one.loaded, one.tensor) for one in loaded if one.loaded == one.first)
+        self._loads = grouped((one.loaded, one.tensor) for one in loaded if one.loaded != one.first)
+        self._leaves = grouped((one.last, one) for one in visits if one.leaves)
         self._overlaps = overlap != "none"
 
     def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
         """Load what the next layer and the next batch need."""
         part = self._starts.get(view.kernel)
         if part is not None:
-            yield from map(Fetch, self._now[part])
-            if self._now[part]:
-                yield Await(frozenset(self._now[part]), evictions=False, prefetches=True)
-            yield from map(Fetch, self._loads[part])
+            if now := self._now.get(part):
+                yield from map(Fetch, now)
+                yield Await(frozenset(now), evictions=False, prefetches=True)
+            yield from map(Fetch, self._loads.get(part, ()))
         yield from self._births.before(view.kernel)
 
     def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
@@ -76,11 +72,12 @@ class _Job(JobPolicy):
         if part is None:
             return
         if self._overlaps:
-            yield from self._synchronize(self._leaves[part - 1], self._loads[part])
-        for visit in self._leaves[part]:
+            left = self._leaves.get((part - 1) % len(self._ends), ())
+            yield from self._synchronize(left, self._loads.get(part, ()))
+        for visit in self._leaves.get(part, ()):
             yield Evict(visit.tensor, self._homes[visit.tensor], is_clean=visit.is_clean)
         if not self._overlaps:
-            yield from self._synchronize(self._leaves[part])
+            yield from self._synchronize(self._leaves.get(part, ()))
 
     def _synchronize(self, left: Sequence[Visit], loaded: Sequence[int] = ()) -> Iterator[Move]:
         waits = frozenset([*(visit.tensor for visit in left), *loaded])

@@ -79,10 +79,8 @@ class Guidance:
     def plan(self) -> MigrationPlan:
         """Return drops, allocations, and copies in, each issued when its trigger starts."""
         swaps = sorted(self._swaps, key=lambda swap: (swap.trigger, swap.back))
-        moves = self.planned.schedule.memory_moves()
-        moves += [Planned(swap.trigger, Fetch(swap.pair.tensor)) for swap in swaps]
-        moves.sort(key=lambda move: (move.kernel, move.delay_cycles))
-        return MigrationPlan(tuple(moves), "capuchin")
+        copies = (Planned(swap.trigger, Fetch(swap.pair.tensor)) for swap in swaps)
+        return self.planned.schedule.plan(copies, "capuchin")
 
     def _move(self, number: int) -> bool:
         """Move a swap's trigger towards where it is wanted, one kernel after another while there is room."""

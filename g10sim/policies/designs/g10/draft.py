@@ -94,15 +94,15 @@ class Draft:
     def evict(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
         """Plan an eviction to a tier with its prefetch."""
         self.occupancy.add(out_by + 1, prefetch, -absence.size_bytes)
-        self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
+        self._note(absence, tier, out_by, prefetch)
 
     def evict_on_demand(self, absence: Absence) -> None:
         """Plan an eviction to the SSD without a prefetch."""
         self.occupancy.add(absence.start, absence.end, -absence.size_bytes)
-        eviction = PlannedEviction(
-            **vars(absence), tier=self.machine.ssd, out_by=absence.start, prefetch=None
-        )
-        self.evictions.append(eviction)
+        self._note(absence, self.machine.ssd, absence.start, None)
+
+    def _note(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int | None) -> None:
+        self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
 
 
 def allocation_kernel(tensor: Tensor, birth: int, timeline: Timeline, machine: PlannedMachine) -> int:

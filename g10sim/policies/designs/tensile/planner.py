@@ -183,13 +183,6 @@ class _JobPlanner:
         self._may_stay_away = np.array(lasting, dtype=np.bool_) & parameters.across_iterations
         self._quota = int(parameters.swap_share * len(accesses.sizes))
         self.peak = self.analysis.find()
-        self._analysed = 0
-
-    def analyse(self) -> None:
-        """Find the peak again where the schedule has grown."""
-        planned = len(self.schedule.swaps) + len(self.schedule.recomputed)
-        if planned != self._analysed:
-            self.peak, self._analysed = self.analysis.find(), planned
 
     def candidates(self) -> list[tuple[int, bool, bool]]:
         """Return tensors at the peak, and for each whether it may be away across the border, and within."""
@@ -283,7 +276,7 @@ def plan_jobs(
         ):
             break
         for planner in planners:
-            planner.analyse()
+            planner.peak = planner.analysis.find()
         sums.append(_sum_of_peaks(planners))
     schedules = tuple(planner.schedule for planner in planners)
     return PlannedJobs(schedules, sums[0], sums[-1], time)

@@ -140,7 +140,7 @@ def to_plan(schedule: JobSchedule, target: str) -> MigrationPlan:
     A copy is issued during the kernel that runs when it is to begin, so long after that kernel has started as
     planned: where kernels take other times than expected, the plan drifts by one kernel's error only.
     """
-    accesses, moves = schedule.accesses, schedule.memory_moves()
+    accesses, copies = schedule.accesses, list[Planned]()
     for swap in schedule.swaps:
         for start, move in (
             (swap.out.start, Evict(swap.tensor, target)),
@@ -148,6 +148,5 @@ def to_plan(schedule: JobSchedule, target: str) -> MigrationPlan:
         ):
             time = start % accesses.period
             kernel = accesses.kernel_at(time)
-            moves.append(Planned(kernel, move, time - accesses.times[kernel]))
-    moves.sort(key=lambda move: (move.kernel, move.delay_cycles))
-    return MigrationPlan(tuple(moves), "tensile")
+            copies.append(Planned(kernel, move, time - accesses.times[kernel]))
+    return schedule.plan(copies, "tensile")

@@ -76,10 +76,8 @@ class Takeover:
     @cached_property
     def parameters(self) -> dict[int, int]:
         """Numbers of parameters of the kernels that update any."""
-        trace, updates = (
-            self.trace,
-            [one for one in self.takes if _updates(self.trace, self.trace.kernels[one])],
-        )
+        trace = self.trace
+        updates = [one for one in self.takes if _updates(trace, trace.kernels[one])]
         made = {tensor for kernel in self.on_gpu for tensor in kernel.outputs}
         read = {tensor for kernel in self.takes for tensor in trace.kernels[kernel].inputs}
         gradients = [tensor for tensor in read & made if not trace.tensors[tensor].persistent]
@@ -176,14 +174,9 @@ def _calls(kernels: Sequence[Kernel], takes: frozenset[int]) -> list[list[Kernel
     for kernel in kernels:
         mine = {t: (t in kernel.inputs, t in kernel.outputs) for t in kernel.touched}
         alike = all(roles.get(t, role) == role or not (role[1] or roles[t][1]) for t, role in mine.items())
-        last = calls[-1][-1] if calls else None
-        if (
-            last is not None
-            and kernel.id in takes
-            and last.id in takes
-            and last.name == kernel.name
-            and alike
-        ):
+        last = calls[-1][-1] if calls else kernel
+        are_taken = kernel.id in takes and last.id in takes
+        if calls and are_taken and last.name == kernel.name and alike:
             calls[-1].append(kernel)
         else:
             calls.append([kernel])

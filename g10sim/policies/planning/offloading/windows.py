@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,9 +38,7 @@ def windows(trace: Trace, weights: Collection[int], limits: Limits) -> tuple[Win
     """
     found, fetched_bytes = list[Window](), 0
     starts, sums, live = list[int](), list[int](), _Live()
-    for tensor, first, last in sorted(
-        _stays(trace, weights, limits.reuse), key=lambda stay: (stay[1], stay[0])
-    ):
+    for first, tensor, last in sorted(_stays(trace, weights, limits.reuse)):
         size = trace.tensors[tensor].size_bytes
         place = bisect_left(sums, fetched_bytes + size - limits.ahead)
         earliest = starts[place] if place < len(starts) else first
@@ -60,14 +58,13 @@ class _Live:
         self._leaving: list[tuple[int, int]] = []
 
     def add(self, last: int, size: int) -> None:
-        self._leaving.append((last, size))
-        self._leaving.sort(reverse=True)
+        insort(self._leaving, (last, size))
 
     def start(self, earliest: int, first: int, most: int) -> int:
         """Return the first kernel from ``earliest`` on at which no more than ``most`` bytes are there."""
-        self._leaving = [pair for pair in self._leaving if pair[0] >= earliest]
+        del self._leaving[: bisect_left(self._leaving, (earliest, 0))]
         there, start = sum(size for _, size in self._leaving), earliest
-        for last, size in reversed(self._leaving):
+        for last, size in self._leaving:
             if there <= most or start >= first:
                 break
             there, start = there - size, last + 1
@@ -75,7 +72,7 @@ class _Live:
 
 
 def _stays(trace: Trace, weights: Collection[int], reuse: int) -> Iterator[tuple[int, int, int]]:
-    """Yield weight, first and last use of every group of uses that are near to each other."""
+    """Yield first use, weight and last use of every group of uses that are near to each other."""
     used = [0]
     for kernel in trace.kernels:
         mine = (trace.tensors[t].size_bytes for t in kernel.tensors if t in weights)
@@ -85,11 +82,11 @@ def _stays(trace: Trace, weights: Collection[int], reuse: int) -> Iterator[tuple
         first = last = uses[0] if uses else -1
         for use in uses[1:]:
             if used[use] - used[last + 1] >= reuse:
-                yield tensor, first, last
+                yield first, tensor, last
                 first = use
             last = use
         if uses:
-            yield tensor, first, last
+            yield first, tensor, last
 
 
 def by_kernel(stays: Iterable[Window], which: str) -> dict[int, list[int]]:

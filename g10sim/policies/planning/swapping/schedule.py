@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.interface import Planned
+from g10sim.policies.interface import MigrationPlan, Planned
 from g10sim.policies.interface.moves import Drop, Fetch
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.timeline import Timeline
@@ -120,8 +121,8 @@ class JobSchedule:
         self.out.give_back(swap.out, self.accesses.period)
         self.back.give_back(swap.back, self.accesses.period)
 
-    def memory_moves(self) -> list[Planned]:
-        """Return moves that drop what is recomputed, and give tensors their memory when they are made."""
+    def plan(self, copies: Iterable[Planned], planner: str) -> MigrationPlan:
+        """Return copies, and moves that drop what is recomputed and give tensors memory as they are made."""
         trace = self.accesses.trace
         found = [Planned(entry.drop, Drop(entry.tensor)) for entry in self.recomputed]
         found += [
@@ -130,7 +131,8 @@ class JobSchedule:
             for tensor in kernel.tensors
             if not trace.tensors[tensor].persistent and trace.births[tensor] == kernel.id
         ]
-        return found
+        found += copies
+        return MigrationPlan(tuple(sorted(found, key=attrgetter("kernel", "delay_cycles"))), planner)
 
     def moved(self) -> set[int]:
         """Return the tensors that leave the GPU in any way."""
