@@ -17,7 +17,7 @@ from g10sim.policies.designs.autoswap.planner import (
     ScoreName,
     SwappedPool,
     SwapPlan,
-    moves_of,
+    plan_of,
     plan_swapped_pool,
     plan_swaps,
 )
@@ -161,12 +161,8 @@ class AutoSwap(Limited, WholeTensors):
         for share in _LOWER_LIMITS:
             limit = round(wanted * share)
             fits = best.pool.footprint_bytes <= wanted or self.pool != "planned"
-            if (
-                fits
-                or self._time.is_over()
-                or limit < best.swaps.least_peak_bytes
-                or best.swaps.schedule.peak_bytes > wanted
-            ):
+            may_fit = best.swaps.least_peak_bytes <= limit and best.swaps.schedule.peak_bytes <= wanted
+            if fits or self._time.is_over() or not may_fit:
                 break
             planned = self._plan_to(trace, machine, score, limit, wanted, best.swaps.weights)
             best = min(best, planned, key=lambda found: found.pool.footprint_bytes)
@@ -198,7 +194,7 @@ class AutoSwap(Limited, WholeTensors):
         is_refused = self.mode == "stick_to_limit" and swaps.schedule.peak_bytes > machine.gpu_bytes
         rounds = ROUNDS if self.pool == "planned" and weights is None and not is_refused else 0
         pool = plan_swapped_pool(trace, swaps.schedule.swaps, machine.page_bytes, target, rounds)
-        plan = MigrationPlan(moves_of(swaps.schedule.swaps, len(trace.kernels), tier.name), self.name)
+        plan = plan_of(swaps.schedule.swaps, len(trace.kernels), tier.name)
         return PlannedSwaps(plan, tier.name, swaps, pool, machine)
 
     def _check_fit(self, trace: Trace, machine: PlannedMachine, planned: PlannedSwaps) -> None:

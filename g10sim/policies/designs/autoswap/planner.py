@@ -189,7 +189,7 @@ def _schedule(
     return best
 
 
-def moves_of(swaps: Sequence[Swap], num_kernels: int, target: str) -> tuple[Planned, ...]:
+def plan_of(swaps: Sequence[Swap], num_kernels: int, target: str) -> MigrationPlan:
     """Return the moves of an iteration in issue order: of one kernel, those out first.
 
     A swap that begins before the iteration is issued late in the one before. What has left, or is leaving,
@@ -207,4 +207,4 @@ def moves_of(swaps: Sequence[Swap], num_kernels: int, target: str) -> tuple[Plan
     back = sorted((swap.back % num_kernels, swap.in_time, swap.candidate.tensor) for swap in swaps)
     moves = [Planned(kernel, Evict(tensor, target)) for kernel, tensor in (*first, *out)]
     moves += [Planned(kernel, Fetch(tensor)) for kernel, _, tensor in back]
-    return MigrationPlan.ordered(moves).moves
+    return MigrationPlan.ordered(moves, "autoswap")

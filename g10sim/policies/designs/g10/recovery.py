@@ -56,9 +56,8 @@ class Recovery:
         return found
 
     def _wanted(self, view: PolicyView, tensor: int, kernel: int) -> bool:
-        if view.is_dead(tensor):
-            return False
-        if kernel >= len(self._kernels) and not view.trace.tensors[tensor].persistent:
+        lasts = view.trace.tensors[tensor].persistent
+        if view.is_dead(tensor) or (kernel >= len(self._kernels) and not lasts):
             return False
         now, later = view.kernel, view.kernel + len(self._kernels)
         return not any(

@@ -77,13 +77,9 @@ class Teraio(Limited, WholeTensors):
         """Plan a job. Raises UnsupportedError for a system without an SSD."""
         require_ssd(self.name, machine)
         memory, limit, time = machine.memory, self.host_limit, Limit(self.planning_limit)
-        given = (
-            job.trace,
-            machine,
-            int(machine.gpu_bytes * self.memory_target),
-            memory.capacity_bytes if limit is None else parse_bytes(limit),
-            time,
-        )
+        capacity_bytes = int(machine.gpu_bytes * self.memory_target)
+        host_bytes = memory.capacity_bytes if limit is None else parse_bytes(limit)
+        given = job.trace, machine, capacity_bytes, host_bytes, time
         planner = Planner(*given)
         plan = planner.plan()
         if self.plans_waits and not time.is_over() and planner.pressure.highest_bytes:

@@ -131,13 +131,10 @@ class LayerWise(Declared, PolicyPerJob):
         jobs: Iterable[LayerJob] = self.jobs
         schedule = next(one.schedule for one in jobs if one.job.trace is job.trace and one.job.gpu == job.gpu)
         offloaded = set(schedule.offloaded)
+        kept = {one.id for one in tensors if self._is_kept(job.trace, schedule, one.id, offloaded)}
         if self.allocator == "both_ends":
-            stays = [t.persistent or self._is_kept(job.trace, schedule, t.id, offloaded) for t in tensors]
-            return [Place.RIGHT if stay else Place.LEFT for stay in stays]
-        return [
-            Place.LAST if self._is_kept(job.trace, schedule, tensor.id, offloaded) else Place.BEST
-            for tensor in tensors
-        ]
+            return [Place.RIGHT if one.persistent or one.id in kept else Place.LEFT for one in tensors]
+        return [Place.LAST if one.id in kept else Place.BEST for one in tensors]
 
     @staticmethod
     def _is_kept(trace: Trace, schedule: Schedule, tensor: int, offloaded: set[int]) -> bool:

@@ -122,12 +122,9 @@ class Search:
         while plan != before and self._tried(plan) < _GOOD_ENOUGH:
             before = plan
             for changes in exchanges:
-                plan = self._fastest([plan, *self._changed(plan, changes)])
+                wanted = [{**change, **self._given} for change in changes]
+                plan = self._fastest([plan, *(replace(plan, **one) for one in wanted)])  # type: ignore[arg-type]
         return plan
-
-    def _changed(self, plan: Plan, changes: Iterable[Change]) -> Iterator[Plan]:
-        for change in changes:
-            yield replace(plan, **{**change, **self._given})  # type: ignore[arg-type]
 
     def _tried(self, plan: Plan) -> float:
         key = self._key(plan)

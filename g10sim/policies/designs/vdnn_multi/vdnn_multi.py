@@ -295,10 +295,8 @@ class VdnnMulti(Limited, LayerWise):
             return ""
         counts = sorted({len(schedule.offloads) for schedule in self._schedules.values()})
         plan = [f"{' or '.join(map(str, counts))} layers offload"]
-        if self._offloads == "contention_aware":
-            plan.append(f"headroom {self.headroom or 0:.0%}")
-        else:
-            plan.append(f"offload {self._offloads}")
+        headroom = f"headroom {self.headroom or 0:.0%}"
+        plan.append(headroom if self.weighs_memory else f"offload {self._offloads}")
         step = LADDER[self.ladder]
         if self.arbitration not in (None, step.arbitration):
             plan.append(f"arbitration {self.arbitration}")

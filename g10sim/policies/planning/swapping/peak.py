@@ -198,10 +198,8 @@ def recomputation_of(
     accesses: AccessSequence, rules: Recomputability, tensor: int, drop: int, use: int
 ) -> Recomputed | None:
     """Return how a tensor is dropped by a kernel and made again for its next use; None: it cannot be."""
-    if rules.problem(tensor, drop):
-        return None
     producer = rules.producer(tensor, drop)
-    if producer is None:
+    if producer is None or rules.problem(tensor, drop):
         return None
     deaths = accesses.trace.deaths
     extra = sum(accesses.sizes[other] for other in set(producer.outputs) - {tensor} if deaths[other] <= use)
