@@ -410,7 +410,7 @@ def test_transfers_exclude_each_other_and_leave_accesses_alone(workloads, duplex
     result = planned(workloads, free=1, duplex=duplex, accounting=accounting)
     assert result.peak_bytes <= result.unplanned_peak_bytes
     analyses = [Residents(schedule, accounting) for schedule in result.schedules]
-    assert result.peak_bytes == sum(analysis.peak_bytes for analysis in analyses)
+    assert result.peak_bytes == sum(analysis.find().size_bytes for analysis in analyses)
     for schedule in result.schedules:
         accesses, period = schedule.accesses, schedule.accesses.period
         used, away = {"out": [], "back": []}, []

@@ -118,7 +118,7 @@ class Residents(PeakAnalysis):
         """Return the tensors that are there at a time, largest first."""
         there: Flags = self._begins <= time
         there &= time <= self._ends if self._accounting == "published" else time < self._ends
-        tensors, start, end, next_start, next_end = np.frombuffer(self._away, dtype=np.int64).reshape(-1, 5).T
+        tensors, start, end, next_start, next_end = np.array(self._away).reshape(-1, 5).T
         is_away = self._covers(start, end, time) | self._covers(next_start, next_end, time)
         has_left = np.zeros(len(self._accesses.sizes), dtype=np.bool_)
         has_left[tensors[is_away]] = True

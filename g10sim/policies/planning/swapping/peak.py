@@ -113,11 +113,6 @@ class PeakAnalysis:
         physical = self._accounting == "physical"
         return Peak(size, time, self._accesses.last_input_access(time, including=physical))
 
-    @property
-    def peak_bytes(self) -> int:
-        """The most bytes in use."""
-        return self._steps.peak[0]
-
     def levels(self) -> tuple[Integers, Integers]:
         """Return times at which memory in use changes, in order, and the bytes in use from then on."""
         times, levels = self._steps.arrays()
