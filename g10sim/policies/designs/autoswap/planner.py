@@ -99,7 +99,6 @@ class SwapPlan:
     copies free; ``schedule`` holds the expected overhead and peak.
     """
 
-    timeline: LoadTimeline
     candidates: tuple[Absence, ...]
     weights: Mapping[str, float]
     least_peak_bytes: int
@@ -160,7 +159,7 @@ def plan_swaps(
         rank = majority_vote if score == "vote" else SINGLE_SCORES[score]
         schedule = evaluate(rank(timeline, candidates, copies))
     least = least_peak_bytes(timeline, candidates)
-    return SwapPlan(timeline, candidates, used, least, schedule)
+    return SwapPlan(candidates, used, least, schedule)
 
 
 def _schedule(

@@ -227,7 +227,6 @@ class Schedule:
     ``offloads`` maps the first kernel of a layer to it, ``fetches`` the first backward kernel of a layer to
     the layer whose tensors are prefetched then; ``offload_ends`` and ``fetch_ends`` are the same by the last
     kernel of the layer that issues them. ``last_forward`` is the last kernel of the forward pass.
-    ``heavy`` is the kind of layer that closes the window.
     """
 
     layers: tuple[Layer, ...]
@@ -236,7 +235,6 @@ class Schedule:
     offload_ends: Mapping[int, Layer]
     fetch_ends: Mapping[int, Layer]
     last_forward: int
-    heavy: LayerKind
 
     @property
     def offloaded(self) -> tuple[int, ...]:
@@ -264,7 +262,6 @@ def schedule_of(
         {layer.kernels[-1]: layer for layer in chosen},
         {layers[at].backward[-1]: layers[what] for at, what in window.items()},
         first_backward_kernel(trace) - 1,
-        heavy,
     )
 
 
