@@ -9,8 +9,9 @@ import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.footprint import working_set_bytes
+from g10sim.analysis.timeline import prefix_sums
 from g10sim.policies.interface.machine import PlannedMachine
-from g10sim.policies.planning.occupancy import Occupancy, bytes_of_spans
+from g10sim.policies.planning.occupancy import bytes_of_spans
 from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
 
@@ -29,21 +30,21 @@ def page_shares(
     """
     lack = demand.live_bytes - machine.gpu_bytes // machine.page_bytes * machine.page_bytes
     lack = np.where(lack > 0, lack + window_bytes, 0)
-    timeline, lacking, page = Timeline(demand.cycles), Occupancy(lack), machine.page_bytes
-    least = _LEAST_ABSENCE * timeline.period
-    away = [
-        absence
-        for absence in absences(trace, machine.sizes(trace))
-        if absence.cycles(timeline) >= least and lacking.most(absence.start, absence.end) > 0
-    ]
-    starts, ends, sizes = spans_of(away)
+    timeline, page = Timeline(demand.cycles), machine.page_bytes
+    found = absences(trace, machine.sizes(trace))
+    starts, ends, sizes = spans_of(found)
+    lengths = timeline.lap_times(ends) - timeline.lap_times(starts)
+    lacking = prefix_sums(np.tile(lack > 0, 2).astype(np.int64))
+    leaves = (lengths >= _LEAST_ABSENCE * timeline.period) & (lacking[ends] > lacking[starts])
+    sizes = sizes * leaves
 
     def is_enough(pages: int) -> bool:
         shares = np.minimum(sizes, pages * page)
         return bool((bytes_of_spans(starts, ends, shares, timeline.num_kernels) >= lack).all())
 
     most = page * bisect_left(range(int(sizes.max(initial=0)) // page), True, key=is_enough)
-    return {absence: min(absence.size_bytes, most) for absence in away if most}
+    shares = np.minimum(sizes, most).tolist()
+    return {absence: share for absence, share in zip(found, shares, strict=True) if share}
 
 
 def whole_tensors(

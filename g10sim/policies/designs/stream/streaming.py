@@ -103,10 +103,12 @@ class Streaming(JobPolicy):
 
     def _uses_on_gpu(self) -> list[tuple[int, ...]]:
         """Return the kernels on the GPU that need each tensor's contents, or make them."""
-        found = grouped((tensor, kernel.id) for kernel in self._trace.kernels for tensor in kernel.tensors)
-        each = (found.get(tensor, []) for tensor in range(self.tensors))
-        pairs = zip(each, self._trace.deaths, strict=True)
-        return [tuple(uses[: max(1, bisect_left(uses, death))]) for uses, death in pairs]
+        found: list[list[int]] = [[] for _ in self._trace.tensors]
+        for number, kernel in enumerate(self._trace.kernels):
+            for tensor in kernel.tensors:
+                found[tensor].append(number)
+        deaths = self._trace.deaths
+        return [tuple(uses[: max(1, bisect_left(uses, deaths[i]))]) for i, uses in enumerate(found)]
 
     def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
         """Yield what to do when a kernel is about to start."""
