@@ -115,19 +115,6 @@ def warn(message: str) -> None:
     _tell(f"[bold yellow]warning:[/] {escape(message)}")
 
 
-class WarnOnce:
-    """Warns of each text the first time that it is given it."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def __call__(self, message: str) -> None:
-        """Warn, unless that has been told."""
-        if message not in self._told:
-            self._told.add(message)
-            warn(message)
-
-
 def tell(text: str) -> None:
     """Write one line to standard error about how far a command is."""
     _tell(escape(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ from typer import Argument, Option
 
 from g10sim import plots
 from g10sim.cli import options
-from g10sim.cli.output import WarnOnce, complain_of_failures, say, show_table
+from g10sim.cli.output import complain_of_failures, say, show_table, warn
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run, with_policies
 from g10sim.config.problems import check_choice
@@ -48,7 +49,7 @@ def reproduce(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     executor = options.choose_executor(workers, scheduler, default_workers=cores)
     problems: list[tuple[str, str]] = []
-    warn_once = WarnOnce()
+    warn_once = cache(warn)
     with CellProgress() as bar:
         outcomes = run_experiments(
             documents,

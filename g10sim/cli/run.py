@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,12 +64,12 @@ def run(
     Exit code 0: cells ran, and none failed; 1: some cell failed; 2: bad input; 3: all cells are unsupported.
     """
     if schema:
-        sys.stdout.write(json.dumps(run_schema(), indent=2) + "\n")
+        terminal.say_json(run_schema())
         return
     if config is None:
         raise ConfigError("run: found no configuration; allowed: the path of a YAML file, or --schema")
     executor = options.choose_executor(workers, scheduler, seconds=seconds)
-    warn_once = terminal.WarnOnce()
+    warn_once = cache(terminal.warn)
     with terminal.telling_what_is_read() if verbose else nullcontext():
         document = with_policies(load_run(config, settings or ()), policies or ())
         with CellProgress() as bar:
