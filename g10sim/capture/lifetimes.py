@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
+from g10sim.analysis.footprint import levels
 from g10sim.capture.recorder import Recorder, StorageRecord
 from g10sim.trace.model import Phase, TensorKind
 
@@ -67,11 +66,8 @@ def _uses(recorder: Recorder) -> Lives:
 
 
 def _peak(lives: Lives, kernels: int) -> int:
-    changes = np.zeros(kernels + 1, dtype=np.int64)
-    for record, (first, last) in lives.items():
-        changes[first] += record.size_bytes
-        changes[last + 1] -= record.size_bytes
-    return int(np.cumsum(changes).max())
+    spans = ((first, last + 1, record.size_bytes) for record, (first, last) in lives.items())
+    return int(levels(spans, kernels).max(initial=0))
 
 
 class _Copy(NamedTuple):

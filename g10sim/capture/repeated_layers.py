@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
-from g10sim.capture.templates import KernelTemplate, Reference, StepTemplate, Storage
+from g10sim.capture.templates import KernelTemplate, Reference, StepTemplate
 from g10sim.trace.model import Kernel, Tensor, Trace
 from g10sim.trace.repetition import Block, joined
 
@@ -67,13 +67,13 @@ def any_layer(name: str) -> str:
 
 
 class Steps:
-    """Steps that follow each other, and the storages that they use."""
+    """Steps that follow each other, and the tensors that they use."""
 
     def __init__(self, steps: Sequence[StepTemplate]) -> None:
         self.steps = steps
-        self.storages = {(-1, key): storage for key, storage in steps[0].lasting.items()}
+        self.tensors = {(-1, key): tensor for key, tensor in steps[0].lasting.items()}
         for number, step in enumerate(steps):
-            self.storages.update({(number, made): storage for made, storage in enumerate(step.made)})
+            self.tensors.update({(number, tensor.id): tensor for tensor in step.made})
 
     @staticmethod
     def key(step: int, reference: Reference) -> Key:
@@ -93,13 +93,13 @@ class Steps:
                 found = self._layout(period, layers // period)
                 if found is not None:
                     return found
-        return Layout(tuple(self.storages))
+        return Layout(tuple(self.tensors))
 
     def _layout(self, period: int, units: int) -> Layout | None:
         owners = self._owners(period)
         rows: list[list[Key]] = [[] for _ in range(units)]
         apart = []
-        for key in self.storages:
+        for key in self.tensors:
             owner = owners.get(key, _NO_UNIT)
             if owner == _NO_UNIT:
                 apart.append(key)
@@ -109,7 +109,7 @@ class Steps:
         return Layout(apart, rows, period) if all(shape == shapes[0] for shape in shapes) else None
 
     def _shape(self, key: Key) -> tuple[Any, ...]:
-        found = self.storages[key]
+        found = self.tensors[key]
         return key[0], found.size_bytes, found.kind, found.persistent
 
     def _owners(self, period: int) -> dict[Key, int]:
@@ -213,18 +213,14 @@ def generated_trace(
     layout = steps.layout()
     writer = Writer(steps, layout)
     blocks = list(writer.blocks())
-    apart = tuple(_tensor(number, steps.storages[key]) for number, key in enumerate(layout.apart))
+    apart = tuple(replace(steps.tensors[key], id=number) for number, key in enumerate(layout.apart))
     tensors: list[Block[Tensor]] = [Block(apart)] if apart else []
     if layout.rows:
-        found = (steps.storages[key] for key in layout.rows[0])
+        found = (steps.tensors[key] for key in layout.rows[0])
         row = tuple(
-            replace(_tensor(number, storage), name=any_layer(storage.name))
-            for number, storage in enumerate(found, layout.since)
+            replace(tensor, id=number, name=any_layer(tensor.name))
+            for number, tensor in enumerate(found, layout.since)
         )
         tensors.append(Block(row, len(layout.rows)))
     trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, joined(tensors), joined(blocks))
     return trace, writer.unpriced
-
-
-def _tensor(number: int, storage: Storage) -> Tensor:
-    return Tensor(number, storage.name, storage.size_bytes, storage.kind, storage.persistent)

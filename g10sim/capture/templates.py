@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import NamedTuple
 
 from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.capture.recording import settle_kinds
 from g10sim.errors import TraceError
-from g10sim.trace.model import TensorKind
+from g10sim.trace.model import Tensor, TensorKind
 from g10sim.trace.work import SIZES
 
 
@@ -21,16 +22,6 @@ class Reference(NamedTuple):
 
     steps_ago: int
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """A storage of a template."""
-
-    name: str
-    size_bytes: int
-    kind: TensorKind
-    persistent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +55,29 @@ class KernelTemplate:
 
 @dataclass(frozen=True, slots=True)
 class StepTemplate:
-    """The kernels of a step, the storages that it makes, and lasting storages by key."""
+    """The kernels of a step, the tensors that it makes, and lasting tensors by key.
+
+    Ids are keys of lasting tensors, and numbers in the step of those that it makes.
+    """
 
     kernels: tuple[KernelTemplate, ...]
-    made: tuple[Storage, ...]
-    lasting: dict[int, Storage]
+    made: tuple[Tensor, ...]
+    lasting: dict[int, Tensor]
 
     @property
     def sizes(self) -> list[int]:
         """All numbers that may change from step to step."""
         found = [size for kernel in self.kernels for size in kernel.sizes]
-        return found + [storage.size_bytes for storage in self.made]
+        return found + [tensor.size_bytes for tensor in self.made]
 
     @property
     def rest(self) -> tuple[object, ...]:
         """Facts that stay the same from step to step."""
-        made = tuple((storage.name, storage.kind) for storage in self.made)
+        made = tuple((tensor.name, tensor.kind) for tensor in self.made)
         return tuple(kernel.rest for kernel in self.kernels), made
 
     def is_like(self, other: StepTemplate) -> bool:
-        """Return True if another step has the same kernels and makes the same storages."""
+        """Return True if another step has the same kernels and makes the same tensors."""
         return self.sizes == other.sizes and self.rest == other.rest
 
 
@@ -124,7 +118,7 @@ def step_templates(recorder: Recorder) -> list[StepTemplate]:
     """
     settle_kinds(recorder)
     lasting = {record: Reference(-1, key) for record, key in recorder.lasting().items()}
-    keys = {one.number: _storage(record) for record, one in lasting.items() if record.kind is not None}
+    keys = {one.number: _tensor(record, one) for record, one in lasting.items() if record.kind is not None}
     # Of a step that is not recorded; no use is made of the first step.
     earlier = {record: Reference(2, 0) for record in recorder.storages if record.phase is None}
     found: list[StepTemplate] = []
@@ -138,7 +132,7 @@ def step_templates(recorder: Recorder) -> list[StepTemplate]:
                     made.setdefault(record, Reference(0, len(made)))
         known = {**({} if found else earlier), **before, **made, **lasting}
         kernels = tuple(_template(draft, known) for draft in drafts)
-        found.append(StepTemplate(kernels, tuple(map(_storage, made)), keys))
+        found.append(StepTemplate(kernels, tuple(starmap(_tensor, made.items())), keys))
         before = {record: Reference(1, one.number) for record, one in made.items()}
     return found
 
@@ -153,6 +147,6 @@ def _template(draft: KernelDraft, known: Mapping[StorageRecord, Reference]) -> K
     return KernelTemplate(draft, reads, writes)
 
 
-def _storage(record: StorageRecord) -> Storage:
+def _tensor(record: StorageRecord, reference: Reference) -> Tensor:
     kind = record.kind or TensorKind.TEMPORARY
-    return Storage(record.name or kind.value, record.size_bytes, kind, record.persistent)
+    return Tensor(reference.number, record.name or kind.value, record.size_bytes, kind, record.persistent)
