@@ -7,7 +7,7 @@ Every importer makes an :class:`Account`, fills it and passes its trace through 
     account.leave_out(Reason.COPIES, 4_000)               # work of the step that the trace lacks
     account.put_aside(Reason.OVERLAP, 6_000)              # no work that is missing: told, not judged
     account.compare("peak", recorded, imported, "...")    # bytes that both tell, and why they may differ
-    account.note("2 graph launches have no kernels")      # whatever else a reader must know
+    account.notes.append("2 graph launches have no ...")  # whatever else a reader must know
     trace = accounted(trace, account, path, partial=partial)
 
 The account becomes a part of the trace's origin (one key, JSON). Commands read it from there with
@@ -109,10 +109,6 @@ class Account:
     def compare(self, what: str, recorded_bytes: int, imported_bytes: int, cause: str) -> None:
         """Set bytes that the file records next to those of the trace; ``cause`` says why they may differ."""
         self.memory.append(Compared(what, recorded_bytes, imported_bytes, cause))
-
-    def note(self, text: str) -> None:
-        """Add a line that is warned about."""
-        self.notes.append(text)
 
     @property
     def step_ns(self) -> int:

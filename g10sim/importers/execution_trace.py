@@ -16,7 +16,7 @@ from g10sim.importers.account import Account, Reason, accounted
 from g10sim.importers.aten import short_name
 from g10sim.importers.execution_nodes import HOST, WHAT, Node, Storages, parents_of, read_nodes
 from g10sim.importers.kineto_events import STEP, Profile
-from g10sim.importers.kineto_steps import chosen_step
+from g10sim.importers.kineto_steps import chosen_step, only
 from g10sim.importers.kineto_work import Draft, idle_between, take_times
 from g10sim.importers.operations import (
     BY_ITSELF,
@@ -27,7 +27,6 @@ from g10sim.importers.operations import (
     forget_reads_of_nothing,
     phase_of,
 )
-from g10sim.registry import choices_text
 from g10sim.text import few
 from g10sim.trace.model import Device, TimeSource, Trace
 
@@ -57,7 +56,8 @@ def import_execution_trace(
     path, account = Path(path), Account()
     nodes = read_nodes(path)
     chosen, words = _step(path, nodes, step)
-    name = _device(path, chosen.values(), device)
+    devices = {one.device for node in chosen.values() for one in (*node.arguments, *node.outputs)}
+    name: str = only(path, "device", devices - {HOST, ""} or [HOST], device)
     Storages(name).follow(chosen, nodes)
     kernels = _kernels(chosen)
     if not kernels:
@@ -112,17 +112,6 @@ def _end(place: int, nodes: Mapping[int, Node], numbers: Sequence[int]) -> int:
         elif node.parent == step.parent or node.name.startswith(STEP):
             return later
     return len(numbers)
-
-
-def _device(path: Path, nodes: Iterable[Node], wanted: str | None) -> str:
-    """Return the only device, or the one that is wanted by its name or number. Raises TraceError."""
-    found = {one.device for node in nodes for one in (*node.arguments, *node.outputs)} - {HOST, ""}
-    names = sorted(found) or [HOST]
-    chosen = [name for name in names if wanted in (None, name, name.rpartition(":")[2])]
-    if len(chosen) == 1:
-        return chosen[0]
-    what = f"work of {len(names)} devices" if wanted is None else f"--device {wanted}"
-    raise TraceError(f"{path}: found {what}; allowed: --device with one of {choices_text(names)}")
 
 
 def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:

@@ -76,7 +76,7 @@ def _check_recorded(profile: Profile, scope: Scope, account: Account, *, partial
             raise TraceError.at(
                 profile.path, found, f"a profile with {option}, or --partial for what is there"
             )
-        account.note(f"the file has {found} ({option}): tensors are not all known")
+        account.notes.append(f"the file has {found} ({option}): tensors are not all known")
 
 
 def _with_outputs(drafts: Sequence[Draft], account: Account) -> list[Draft]:
@@ -111,11 +111,11 @@ def _tell(account: Account, profile: Profile, memory: Memory, trace: Trace, draf
     )
     if bare > _TOLD * account.imported_ns:
         share = bare / account.imported_ns
-        account.note(f"{share:.1%} of the time are kernels whose tensors the file does not name")
+        account.notes.append(f"{share:.1%} of the time are kernels whose tensors the file does not name")
     if memory.given_buffers:
         account.facts.append(
             f"{memory.given_buffers} kernels allocate nothing: they write into their last argument (aten) "
             "or their first"
         )
     for kind, count in sorted(profile.unknown_types.items()):
-        account.note(f"{count} tensors of type '{kind[:40]}' are left out: its size is not known")
+        account.notes.append(f"{count} tensors of type '{kind[:40]}' are left out: its size is not known")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from g10sim.errors import TraceError
@@ -70,9 +71,9 @@ def scope_of(profile: Profile, process: str | None, device: str | None, step: in
     working = [span.thread[0] for span in profile.operators] or [
         owner for _, owner in owners if owner is not None
     ]
-    pid = _only(profile, "process", working, process)
+    pid = only(profile.path, "process", working, process)
     of_process = [event for event, owner in owners if owner in (pid, None)]
-    number = _only(profile, "device", [event.device for event in of_process], device)
+    number = only(profile.path, "device", [event.device for event in of_process], device)
     own = [event for event in of_process if event.device == number]
     start, end, words = _window(profile, pid, step)
     operators = [span for span in profile.operators if span.thread[0] == pid and start <= span.start_ns < end]
@@ -96,15 +97,18 @@ def scope_of(profile: Profile, process: str | None, device: str | None, step: in
     )
 
 
-def _only(profile: Profile, what: str, found: Iterable[Any], wanted: str | None) -> Any:
-    """Return the only value, or the one that is wanted by its text. Raises TraceError."""
+def only(path: Path, what: str, found: Iterable[Any], wanted: str | None) -> Any:
+    """Return the only process or device, or the one that is wanted by its text, as cuda:1 or 1 for cuda:1.
+
+    Raises TraceError.
+    """
     values = list(dict.fromkeys(found))
-    chosen = [value for value in values if wanted in (None, str(value))]
+    chosen = [one for one in values if wanted in (None, str(one), str(one).rpartition(":")[2])]
     if len(chosen) == 1 or not values:
         return chosen[0] if chosen else None
     many = f"work of {len(values)} {_SEVERAL[what]}" if wanted is None else f"--{what} {wanted}"
-    allowed = choices_text(sorted(map(str, values)))
-    raise TraceError(f"{profile.path}: found {many}; allowed: --{what} with one of {allowed}")
+    allowed = choices_text(map(str, values))
+    raise TraceError(f"{path}: found {many}; allowed: --{what} with one of {allowed}")
 
 
 def _window(profile: Profile, pid: Any, wanted: int | None) -> tuple[int, int, str]:

@@ -198,7 +198,7 @@ def _silent_graphs(profile: Profile, scope: Scope, launched: set[int], account: 
         drafts.append(_draft(launch, [], [event], name="graph"))
     if silent:
         time_ns = sum(draft.events[0].duration_ns for draft in drafts)
-        account.note(
+        account.notes.append(
             f"{len(silent)} graph launches have no kernels in the file: each is one kernel, without tensors, "
             f"of the time in which the device shows nothing else ({time_ns / 1000:,.0f} us together)"
         )

@@ -269,13 +269,13 @@ def _account(report: Report, *, keep_gaps: bool) -> Account:
     if report.graphs:
         taken = _busy(sorted(report.graphs, key=lambda one: one.start_ns))
         share = taken / account.imported_ns if account.imported_ns else 0
-        account.note(
+        account.notes.append(
             f"found {len(report.graphs)} CUDA graphs without their kernels ({share:.1%} of the time): each "
             "is one kernel; nsys profile --cuda-graph-trace=node records those inside"
         )
     for one in report.migrated:
         if one.count:
-            account.note(
+            account.notes.append(
                 f"found {one.count} {_MIGRATED}, {one.direction}: {rounded_bytes(one.size_bytes)}, "
                 f"{rounded_seconds(one.duration_ns * _NANOSECONDS)}; policies decide about them again"
             )

@@ -66,16 +66,6 @@ class Snapshot:
     notes: tuple[str, ...]
 
     @property
-    def before(self) -> tuple[Block, ...]:
-        """Blocks from before the history, by address."""
-        return self.history.before
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """The history, with the releases that were not recorded."""
-        return self.history.events
-
-    @property
     def is_timed(self) -> bool:
         """Return whether the file says when things happened."""
         return self.end_us > self.start_us
@@ -83,7 +73,7 @@ class Snapshot:
     @property
     def is_expandable(self) -> bool:
         """Return whether segments grew and shrank in place."""
-        return any(event.action in (MAPPED, UNMAPPED) for event in self.events)
+        return any(event.action in (MAPPED, UNMAPPED) for event in self.history.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +242,13 @@ def replay(snapshot: Snapshot) -> Replay:
             end = sum(pool.footprint_bytes for pool in pools.values())
             replayed = max(replayed, end)
         before = action
-    return Replay(_reserved_peak(snapshot), snapshot.reserved_bytes, replayed, end, len(snapshot.before))
+    early = len(snapshot.history.before)
+    return Replay(_reserved_peak(snapshot), snapshot.reserved_bytes, replayed, end, early)
 
 
 def _reserved_peak(snapshot: Snapshot) -> int:
     """Return the most bytes that were reserved. Raises TraceError where they are less than none."""
-    changes = [SIGNS.get(event.action, 0) * event.block.size_bytes for event in snapshot.events]
+    changes = [SIGNS.get(event.action, 0) * event.block.size_bytes for event in snapshot.history.events]
     reserved = list(accumulate(changes, initial=snapshot.reserved_bytes - sum(changes)))
     if min(reserved) < 0:
         raise TraceError(f"{snapshot.path}: found {min(reserved)} reserved bytes; allowed: a whole history")
@@ -267,9 +258,9 @@ def _reserved_peak(snapshot: Snapshot) -> int:
 def _numbered(snapshot: Snapshot) -> Iterator[tuple[str, int, Event]]:
     """Yield action, number of the allocation (-1 for none) and event; first the blocks from before."""
     numbers: dict[int, tuple[int, Pool]] = {}
-    early = [Event(ALLOCATED, block, 0) for block in snapshot.before]
+    early = [Event(ALLOCATED, block, 0) for block in snapshot.history.before]
     count = 0
-    for event in (*early, *snapshot.events):
+    for event in (*early, *snapshot.history.events):
         number, address, pool = -1, event.block.address, event.block.pool
         if event.action == ALLOCATED:
             number, count = count, count + 1
@@ -288,7 +279,7 @@ def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -
     """
     storages: dict[int, Storage] = {}
     operations, times = [Operation("start", Phase.OTHER)], [snapshot.start_us]
-    early = len(snapshot.before)
+    early = len(snapshot.history.before)
     released = {number for action, number, _ in _numbered(snapshot) if action == RELEASED}
     kept = set(range(early)) - released
     for action, number, event in _numbered(snapshot):
@@ -323,14 +314,12 @@ def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -
 
 def _account(snapshot: Snapshot, trace: Trace, kept: Iterable[Storage]) -> Account:
     """Return the account of bytes; a snapshot has no device time."""
-    account = Account()
-    for note in snapshot.notes:
-        account.note(note)
+    account = Account(notes=[*snapshot.notes])
     imported = sum(storage.size_bytes for storage in kept)
     account.compare("in use at the end", snapshot.in_use_bytes, imported, "the history is not whole")
     peak, reserved = peak_live_bytes(trace), _reserved_peak(snapshot)
     if peak > reserved:
-        account.note(
+        account.notes.append(
             f"found {rounded_bytes(peak)} in use of {rounded_bytes(reserved)} reserved: "
             "allocations or releases are missing"
         )

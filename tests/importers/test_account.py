@@ -59,7 +59,7 @@ def test_bytes_that_differ_by_more_than_ten_percent_are_told_with_the_cause(reco
 def test_a_trace_file_keeps_the_account(tmp_path):
     found = account(990, 10)
     found.compare("peak", 100, 50, "because")
-    found.note("two graph launches")
+    found.notes.append("two graph launches")
     save_trace(accounted(trace(), found, FILE, partial=False), tmp_path / "trace.g10t")
     assert account_of(load_trace(tmp_path / "trace.g10t")) == found
 

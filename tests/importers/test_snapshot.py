@@ -64,7 +64,8 @@ def test_blocks_from_before_the_history_are_there_from_its_start(saved):
     late = [event("free_completed", 0, MIB // 2, 5), event("alloc", 0, 1024, 9)]
     ended = [segment(0, 2 * MIB, (1024, "active_allocated"), (2048, "active_allocated"))]
     found = read_snapshot(saved({"segments": ended, "device_traces": [late]}))
-    assert [(block.address, block.size_bytes) for block in found.before] == [(0, MIB // 2), (1024, 2048)]
+    before = [(block.address, block.size_bytes) for block in found.history.before]
+    assert before == [(0, MIB // 2), (1024, 2048)]
     assert replay(found).blocks_before == 2
     trace = import_snapshot(found, model=None, batch_size=1)
     assert [kernel.name for kernel in trace.kernels] == ["start", "release", "allocation", "end"]
@@ -225,7 +226,7 @@ def test_the_device_can_be_chosen(saved):
     both = snapshot(device_traces=[history(), [event("alloc", 4096, 512)]])
     both["segments"].append(segment(4096, 2 * MIB, (512, "active_allocated"), device=1))
     found = read_snapshot(saved(both), device=1)
-    assert (found.device, found.reserved_bytes, len(found.events)) == (1, 2 * MIB, 1)
+    assert (found.device, found.reserved_bytes, len(found.history.events)) == (1, 2 * MIB, 1)
     with pytest.raises(TraceError, match="found no history of device 2; allowed: --device 0, 1"):
         read_snapshot(saved(both), device=2)
 
@@ -254,7 +255,7 @@ def test_blocks_from_before_the_history_have_the_bytes_that_were_asked_for(saved
     early = segment(0, 2 * MIB) | {"blocks": [block]}
     late = [event("segment_alloc", 4 * MIB, 2 * MIB), event("alloc", 4 * MIB, 512)]
     found = read_snapshot(saved({"segments": [early], "device_traces": [late]}))
-    assert [found.size_bytes for found in found.before] == [1600]
+    assert [found.size_bytes for found in found.history.before] == [1600]
 
 
 WHOLE = [
