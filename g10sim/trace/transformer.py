@@ -15,6 +15,10 @@ _STEP_BYTES = 28
 
 _SQUARES = {"qkv": 3, "projection": 1, "fc1": 4, "fc2": 4}
 """Parameters of a layer's weights in squares of its width."""
+_SOURCES = {"qkv": "", "attention": "qkv", "projection": "attention", "fc1": "projection", "fc2": "fc1"}
+"""Kernels of a layer in their order, and what they read: what the layer is given, or what another writes."""
+_WIDTHS = {"": 1, "qkv": 3, "attention": 1, "projection": 1, "fc1": 4, "fc2": 1}
+"""Widths of what a layer is given and of what its kernels write, in those of a layer."""
 
 
 @dataclass(frozen=True)
@@ -89,49 +93,44 @@ class _Step:
         for layer in reversed(range(model.layers)):
             if model.recomputes:
                 saved[layer] = self._forward(layer, inputs[layer], Phase.BACKWARD)
-            gradient = self._backward(layer, inputs[layer], saved[layer], gradient)
+            gradient = self._backward(layer, saved[layer], gradient)
         for weights in self._weights:
             self._update(weights)
         return self._builder.build()
 
     def _forward(self, layer: int, given: int, phase: Phase) -> dict[str, int]:
-        """Add the forward pass of a layer; returns what its kernels make."""
-        model, weights, made = self._model, self._weights[layer], dict[str, int]()
-        tokens = model.batch * model.sequence
-        for name, units, source, flops in (
-            ("qkv", 3, None, 6 * tokens * self._square),
-            ("attention", 1, "qkv", 4 * tokens * model.sequence * model.hidden),
-            ("projection", 1, "attention", 2 * tokens * self._square),
-            ("fc1", 4, "projection", 8 * tokens * self._square),
-            ("fc2", 1, "fc1", 8 * tokens * self._square),
-        ):
+        """Add the forward pass of a layer; returns what it is given and what its kernels make."""
+        weights, made = self._weights[layer], {"": given}
+        for name, source in _SOURCES.items():
             if name == "fc2" and phase is Phase.BACKWARD:
                 break  # the backward pass does not read a layer's output
-            made[name] = self._tensor(layer, name, units)
-            reads = [given if source is None else made[source]]
-            reads += [weights[name]] if name in weights else []
-            self._kernel(name, layer, flops, reads, [made[name]], phase)
+            made[name] = self._tensor(layer, name, _WIDTHS[name])
+            reads = [made[source], *([weights[name]] if name in weights else [])]
+            self._kernel(name, layer, 2 * self._multiplications(name), reads, [made[name]], phase)
         return made
 
-    def _backward(self, layer: int, given: int, made: dict[str, int], gradient: int) -> int:
+    def _backward(self, layer: int, made: dict[str, int], gradient: int) -> int:
         """Add the backward pass of a layer; returns the gradient of its input."""
-        model, weights = self._model, self._weights[layer]
-        tokens = model.batch * model.sequence
-        for name, reads, units, flops in (
-            ("fc2", [made["fc1"]], 4, 16 * tokens * self._square),
-            ("fc1", [made["projection"]], 1, 16 * tokens * self._square),
-            ("projection", [made["attention"]], 1, 4 * tokens * self._square),
-            ("attention", [made["qkv"], made["attention"]], 3, 10 * tokens * model.sequence * model.hidden),
-            ("qkv", [given], 1, 12 * tokens * self._square),
-        ):
-            before = self._tensor(layer, f"{name}.input.gradient", units, TensorKind.TEMPORARY)
-            inputs, outputs = [*reads, gradient], [before]
+        weights = self._weights[layer]
+        for name, source in reversed(_SOURCES.items()):
+            before = self._tensor(layer, f"{name}.input.gradient", _WIDTHS[source], TensorKind.TEMPORARY)
+            inputs, outputs, operations = [made[source], gradient], [before], 4
             if name in weights:
                 inputs.append(weights[name])
                 outputs.append(self._gradient_of(layer, name, weights[name]))
+            else:  # attention, which computes its scores again
+                inputs.insert(1, made[name])
+                operations = 5
+            flops = operations * self._multiplications(name)
             self._kernel(f"{name} backward", layer, flops, inputs, outputs, Phase.BACKWARD)
             gradient = before
         return gradient
+
+    def _multiplications(self, name: str) -> int:
+        """Return the multiplications of a kernel in the forward pass."""
+        model = self._model
+        each = _SQUARES[name] * self._square if name in _SQUARES else 2 * model.sequence * model.hidden
+        return model.batch * model.sequence * each
 
     def _gradient_of(self, layer: int, name: str, weight: int) -> int:
         size = 2 * self._square * _SQUARES[name]
@@ -149,11 +148,6 @@ class _Step:
             ticks = max(1, round(_STEP_BYTES * count / self._model.bytes_per_second * TICKS_PER_SECOND))
             reads, writes = [self._gradients[weight], state], [state, weight]
             self._builder.kernel("adam", ticks, reads, writes, Phase.OPTIMIZER)
-
-
-_SOURCES = {"qkv": "", "projection": "attention", "fc1": "projection", "fc2": "fc1"}
-_WIDTHS = {"qkv": 3, "projection": 1, "fc1": 4, "fc2": 1}
-"""Widths of what matrix products write, in those of a layer."""
 
 
 @dataclass(frozen=True)
@@ -210,13 +204,14 @@ class _Passes:
     def _layer(self, layer: int, token: int, new: int, states: int) -> int:
         """Add the kernels of a layer for some new tokens of each prompt; returns its output."""
         made = {"": states}
-        for name, count in _SQUARES.items():
-            if name == "projection":
-                made["attention"] = self._attention(layer, token, new, made["qkv"])
+        for name, source in _SOURCES.items():
+            if name == "attention":
+                made[name] = self._attention(layer, token, new, made[source])
+                continue
             made[name] = self._tensor(layer, name, _WIDTHS[name], new)
-            operations = 2 * count * self._model.hidden**2 * new * self._model.batch
+            operations = 2 * _SQUARES[name] * self._model.hidden**2 * new * self._model.batch
             rate = self._model.token_rate if token else self._model.prompt_rate
-            inputs = [made[_SOURCES[name]], self._weights[layer][name]]
+            inputs = [made[source], self._weights[layer][name]]
             self._kernel(name, layer, operations / rate, inputs, [made[name]])
         return made["fc2"]
 
