@@ -57,11 +57,7 @@ def _names(results: pd.DataFrame, column: str) -> dict[Any, list[str]]:
     values = list(results[column].dropna().unique())
     if column == "trace":
         return {trace: [trace, Path(trace).name, Path(trace).stem] for trace in values}
-    return {value: [str(value), _number(value)] for value in values}
-
-
-def _number(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return {value: [str(value), f"{value:g}" if isinstance(value, float) else str(value)] for value in values}
 
 
 def _plain(text: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,10 +74,8 @@ def read_table(directory: str | Path, table: str) -> pd.DataFrame:
     import pandas as pd
 
     file = TableFile(Path(directory), table)
-    try:
+    with _reading(file.path, _TABLE):
         found = pd.read_parquet(io.BytesIO(file.data))
-    except (OSError, ValueError) as error:
-        raise _unreadable(file.path, error, _TABLE) from error
     check_table(file.path, table, found)
     if file.has_others:
         found = found[found["cell"].isin(list(file.keys))].reset_index(drop=True)
@@ -99,12 +98,10 @@ class TableFile:
             raise ConfigError.at(self.path, "no such file", f"results of a run with 'record: [{table}]'")
         provenance = read_provenance(directory) if provenance is None else provenance
         self.data = read_checked(directory, self.path.name, {"files": {}, **provenance})
-        try:
+        with _reading(self.path, _TABLE):
             metadata = pq.read_metadata(io.BytesIO(self.data))
             schema = metadata.schema.to_arrow_schema()
             carried = keys_of(schema)
-        except (OSError, ValueError) as error:
-            raise _unreadable(self.path, error, _TABLE) from error
         self._names, self._count = schema.names, metadata.num_rows
         check_columns(self.path, table, self._names)
         keys = cell_keys(provenance)
@@ -135,7 +132,7 @@ class TableFile:
         filters = [(column, "==", int(value)) for column, value in chosen.items()]
         names = columns or self._names
         found: dict[str, Any] = {}
-        try:
+        with _reading(self.path, _TABLE, pa.ArrowException):
             at_once = max(1, _NUMBERS_AT_ONCE // max(1, self._count if most is None else most))
             for start in range(0, len(names), at_once):
                 some = names[start : start + at_once]
@@ -143,8 +140,6 @@ class TableFile:
                 found |= map(_slim, part.to_pandas(split_blocks=True, self_destruct=True).items())
                 del part
                 pa.default_memory_pool().release_unused()
-        except (OSError, pa.ArrowException) as error:
-            raise _unreadable(self.path, error, _TABLE) from error
         table = pd.DataFrame(found, copy=False)
         if columns is None:
             check_table(self.path, self._table, table)
@@ -163,10 +158,8 @@ def _slim(column: tuple[Hashable, pd.Series[Any]]) -> tuple[str, Any]:
 def read_provenance(directory: str | Path) -> dict[str, Any]:
     """Read ``provenance.json`` of some results. Raises ConfigError if there is none, or it changed."""
     path = Path(directory) / PROVENANCE
-    try:
+    with _reading(path, "a file written by 'run'"):
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(path, error, "a file written by 'run'") from error
     if not isinstance(found, dict) or not isinstance(found.get("traces"), dict):
         raise ConfigError(f"{path}: found no traces; allowed: a file written by 'run'")
     whole = unsealed(found) if "sha256" in found else found  # older results have no checksum
@@ -179,10 +172,8 @@ def read_provenance(directory: str | Path) -> dict[str, Any]:
 def read_checked(directory: Path, name: str, provenance: Mapping[str, Any]) -> bytes:
     """Read a file of some results. Raises ConfigError if it is not the one that ``provenance`` names."""
     path = directory / name
-    try:
+    with _reading(path, "a directory written by 'run'"):
         data = path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error, "a directory written by 'run'") from error
     if "files" in provenance and provenance["files"].get(name) != bytes_hash(data):
         raise ConfigError(f"{path}: is damaged, was edited, or belongs to another run; {_AGAIN}")
     return data
@@ -193,10 +184,8 @@ def read_csv(directory: Path, name: str, provenance: Mapping[str, Any]) -> pd.Da
     import pandas as pd
 
     data = read_checked(directory, name, provenance)
-    try:
+    with _reading(directory / name, "a directory written by 'run'"):
         return pd.read_csv(io.BytesIO(data))
-    except ValueError as error:
-        raise _unreadable(directory / name, error, "a directory written by 'run'") from error
 
 
 def cell_keys(provenance: Mapping[str, Any]) -> dict[int, str]:
@@ -204,8 +193,13 @@ def cell_keys(provenance: Mapping[str, Any]) -> dict[int, str]:
     return {entry["cell"]: entry["key"] for entry in provenance.get("cells", ())}
 
 
-def _unreadable(path: Path, error: Exception, allowed: str) -> ConfigError:
-    return ConfigError(f"{path}: cannot be read: {error}; allowed: {allowed}")
+@contextmanager
+def _reading(path: Path, allowed: str, further: type[Exception] = OSError) -> Iterator[None]:
+    """Turn an error of the block, which reads a file (``further``: of its reader), into a ConfigError."""
+    try:
+        yield
+    except (OSError, ValueError, RecursionError, further) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}; allowed: {allowed}") from error
 
 
 def row_of_cell(results: pd.DataFrame, cell: int | None = None, job: int = 0) -> dict[str, Any]:
@@ -324,11 +318,8 @@ def read_sizing(directory: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """
     directory = Path(directory)
     path = directory / DESCRIPTION
-    try:
+    with _reading(path, "a directory written by 'size'"):
         described = unsealed(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError) as error:
-        problem = f"{path}: cannot be read: {error}"
-        raise ConfigError(f"{problem}; allowed: a directory written by 'size'") from error
     if described is None:
         raise ConfigError(f"{path}: is damaged or was edited; allowed: running 'size' again")
     return read_csv(directory, SIZING, described), read_csv(directory, CURVES, described)
