@@ -47,14 +47,8 @@ def build_diffusers(
         _check_key(found, setting)
         lay_over(found, setting)
     sizes.check(source, "images")
-    try:
-        with torch.device("meta"):
-            configuration = UNet2DConditionModel.from_config(found.data).config
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ConfigError(
-            f"{found.place}: {reason}; allowed: a configuration that diffusers takes"
-        ) from error
+    with found.taken_by("diffusers"), torch.device("meta"):
+        configuration = UNet2DConditionModel.from_config(found.data).config
     _check_inputs(found.place, configuration)
     pixels = sizes.image_size or _PIXELS_PER_LATENT * (configuration.sample_size or 0)
     if not pixels or pixels % _PIXELS_PER_LATENT:

@@ -91,18 +91,9 @@ def _configuration(found: Described, settings: Sequence[str]) -> Any:
             f"{found.place}: model_type: found '{family}'{nearest(family, CONFIG_MAPPING)}; allowed: the "
             f"{len(list(CONFIG_MAPPING))} families of the installed transformers (its own code is not run)"
         )
-    try:
-        with _quiet():
-            _check_keys(found, CONFIG_MAPPING[family](), settings)
-            made = CONFIG_MAPPING[family].from_dict(data)
-    except ConfigError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ConfigError(
-            f"{found.place}: {reason}; allowed: a configuration that transformers takes"
-        ) from error
-    return made
+    with found.taken_by("transformers"), _quiet():
+        _check_keys(found, CONFIG_MAPPING[family](), settings)
+        return CONFIG_MAPPING[family].from_dict(data)
 
 
 @contextmanager

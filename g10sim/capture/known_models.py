@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -57,6 +58,17 @@ class Described:
     place: str
     longest: int | None = None
     published: frozenset[str] = frozenset()
+
+    @contextmanager
+    def taken_by(self, library: str) -> Iterator[None]:
+        """Turn an error of the block, in which a library takes the data, into a ConfigError."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception as error:
+            problem = f"{self.place}: {' '.join(str(error).split())[:300]}"
+            raise ConfigError(f"{problem}; allowed: a configuration that {library} takes") from error
 
 
 @cache

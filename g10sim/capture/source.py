@@ -22,7 +22,7 @@ from typing import Any
 from g10sim.analysis.gpus import load_gpu
 from g10sim.capture.options import GROUPED, SizeOptions, Sizes, StepOptions, flag, step_options
 from g10sim.capture.refusal import refusal, refuse_engines
-from g10sim.errors import ConfigError, G10SimError
+from g10sim.errors import ConfigError
 from g10sim.registry import choices_text, nearest
 from g10sim.trace.model import Trace
 
@@ -345,8 +345,6 @@ def _function(source: str) -> Callable[..., Any]:
             raise ConfigError(
                 f"{source}: {error}; allowed: a module that can be imported from here"
             ) from error
-        except G10SimError:
-            raise
         except Exception as error:
             raise refusal(error, source, "importing the module") from error
     function = getattr(module, function_name, None)

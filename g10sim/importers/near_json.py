@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from g10sim.errors import TraceError
+from g10sim.files import reading
 from g10sim.trace.jsonlines import BROKEN_GZIP, refuse_half_characters, unpacked
 
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
@@ -39,14 +40,11 @@ def read_json(path: Path, what: str) -> Any:
     Raises TraceError, which calls the file ``what``.
     """
     try:
-        with unpacked(path) as file:
+        with reading(path, TraceError, f"{what} (JSON)", "JSON"), unpacked(path) as file:
             text = _alone(path, file.read(), what).decode("utf-8-sig")
-        found = _decoded(text)
-    except (OSError, *BROKEN_GZIP) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise TraceError(f"{path}: cannot be read: {reason}; allowed: {what} (JSON)") from error
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: found no JSON ({error}); allowed: {what} (JSON)") from error
+            found = _decoded(text)
+    except (*BROKEN_GZIP, tarfile.TarError) as error:
+        raise TraceError(f"{path}: cannot be read: {error}; allowed: {what} (JSON)") from error
     if _HALF_CHARACTER.search(text):
         refuse_half_characters(str(path), found, TraceError)
     return found
@@ -56,15 +54,12 @@ def _alone(path: Path, data: bytes, what: str) -> bytes:
     """Return the data, or of an archive of tar the only JSON file in it."""
     if data[_TAR_PLACE : _TAR_PLACE + len(_TAR_MAGIC)] != _TAR_MAGIC:
         return data
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            members = [one for one in archive if one.isfile() and one.name.endswith(_JSON_SUFFIX)]
-            if len(members) != 1:
-                raise TraceError(f"{path}: found {len(members)} JSON files in it; allowed: one, {what}")
-            inside = archive.extractfile(members[0])
-            return b"" if inside is None else inside.read()
-    except tarfile.TarError as error:
-        raise TraceError(f"{path}: cannot be read: {error}; allowed: {what} (JSON)") from error
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        members = [one for one in archive if one.isfile() and one.name.endswith(_JSON_SUFFIX)]
+        if len(members) != 1:
+            raise TraceError(f"{path}: found {len(members)} JSON files in it; allowed: one, {what}")
+        inside = archive.extractfile(members[0])
+        return b"" if inside is None else inside.read()
 
 
 def unchanged(found: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from g10sim.errors import G10SimError
-from g10sim.files import replacing, writing
+from g10sim.files import reading, replacing, writing
 from g10sim.text import shown
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -55,20 +55,17 @@ def read_lines(path: Path, error: type[G10SimError]) -> Iterator[bytes]:
     Raises ``error`` for a file that cannot be opened or ends in the middle of its compressed data.
     """
     number = 0
-    try:
-        with unpacked(path) as file:
+    with reading(path, error, "a readable file"), unpacked(path) as file:
+        try:
             for line in iter(partial(file.readline, _LONGEST_LINE), b""):
                 number += 1
                 if len(line) == _LONGEST_LINE:
                     found = f"found a line of {_LONGEST_LINE} bytes or more; allowed: shorter ones"
                     raise error(f"{path}: line {number}: {found}")
                 yield line
-    except BROKEN_GZIP as found:
-        reason = f"found compressed data that end or break here ({found})"
-        raise error(f"{path}: after line {number}: {reason}; allowed: a whole gzip file") from found
-    except OSError as found:
-        reason = found.strerror or str(found)
-        raise error(f"{path}: cannot be read: {reason}; allowed: a readable file") from found
+        except BROKEN_GZIP as found:
+            reason = f"found compressed data that end or break here ({found})"
+            raise error(f"{path}: after line {number}: {reason}; allowed: a whole gzip file") from found
 
 
 BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
