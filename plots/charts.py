@@ -236,11 +236,7 @@ def _draw_bar_panel(axes: Axes, points: Points, found: pd.DataFrame, groups: Map
                 axes.hlines(cell["bound"], *edges, color=panels.BOUND_LOOK.colour, linewidth=1)
     if points.has_bounds and roles.hue in ("", "policy"):
         best = found.groupby(roles.x)["bound"].max()
-        panels.draw_steps(axes, [_known(best.get(value, math.nan)) for value in groups], panels.BOUND_LOOK)
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+        panels.draw_steps(axes, [best.get(value) for value in groups], panels.BOUND_LOOK)
 
 
 def _draw_map(axes: Axes, points: Points, found: pd.DataFrame, scale: Normalize) -> None:

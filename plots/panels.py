@@ -347,9 +347,9 @@ def draw_level(axes: Axes, look: Look, height: float = 1) -> None:
 
 
 def draw_steps(axes: Axes, heights: Sequence[float | None], look: Look) -> None:
-    """Draw a line across each group of bars at its height; None: there is nothing to draw."""
+    """Draw a line across each group of bars at its height; None or NaN: there is nothing to draw."""
     for group, height in enumerate(heights):
-        if height is not None:
+        if height is not None and height == height:
             curve = look.curve()
             drawn: Any = {"colors": curve["color"], "linestyles": [curve["linestyle"]], "linewidth": 1}
             axes.hlines(height, group - 0.5, group + 0.5, **drawn)

@@ -30,11 +30,6 @@ app = typer.Typer(help="Make a policy of your own, or watch one.", no_args_is_he
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
-@app.callback()
-def commands() -> None:
-    """Make a policy of your own, or watch one."""
-
-
 @app.command()
 def new(
     name: Annotated[str, Argument(help="Key of the policy, like my_policy; also the package's name.")],

@@ -128,8 +128,7 @@ def _step(here: object, part: str, path: KeyPath) -> str | int:
     if isinstance(here, list):
         if not _is_position(part, len(here)):
             allowed = f"a position from 0 to {len(here) - 1}"
-            problem = f"{dotted(path)}: found {shown(part)} for an entry of a list"
-            raise ConfigError(f"{problem}; allowed: {allowed}")
+            raise ConfigError.at(dotted(path), f"{shown(part)} for an entry of a list", allowed)
         return int(part)
     if not isinstance(here, dict):
         raise ConfigError(f"{dotted(path)}: found {shown(here)}; allowed: a mapping with the key '{part}'")

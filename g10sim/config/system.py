@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from g10sim.config import quantities
 from g10sim.config.effects import LINKS, Effect
 from g10sim.config.host import CpuSpec, HostSpec
-from g10sim.config.links import NvlinkSpec, PcieSpec, SharedLinkSpec
+from g10sim.config.links import NvlinkSpec, PcieSpec
 from g10sim.config.ssd import AnySsdSpec, SsdSpec
 from g10sim.config.tiers import MemoryTierSpec, Tier, TierEntry, located, sections_of_tiers, ssd_tier
 from g10sim.display import Displayed, rounded_bytes
@@ -157,8 +157,8 @@ class SystemSpec(Displayed, quantities.Spec):
 
     @model_validator(mode="after")
     def _links_form_a_tree(self) -> SystemSpec:
-        seen: list[SharedLinkSpec] = []
-        for link in self.pcie.shared:
+        for number, link in enumerate(self.pcie.shared):
+            seen = self.pcie.shared[:number]
             unknown = [gpu for gpu in link.gpus if not 0 <= gpu < self.gpu.count]
             if unknown:
                 raise ValueError(
@@ -174,7 +174,6 @@ class SystemSpec(Displayed, quantities.Spec):
                     )
             if any(other.name == link.name for other in seen):
                 raise ValueError(f"pcie.shared: two links are called '{link.name}'; allowed: unique names")
-            seen.append(link)
         return self
 
     @model_validator(mode="before")
@@ -260,6 +259,9 @@ class SystemSpec(Displayed, quantities.Spec):
         return self
 
 
+_PUBLISHED = "with a behaviour of the published simulator"
+
+
 def published_drive(system: SystemSpec) -> SsdSpec:
     """Return the SSD of a machine like that of the published simulator.
 
@@ -268,20 +270,16 @@ def published_drive(system: SystemSpec) -> SsdSpec:
     """
     names = [tier.name for tier in system.all_tiers]
     if names != ["host", "ssd"] or not isinstance(system.ssd, SsdSpec):
-        problem = f"compat: found tiers {', '.join(names)} with a behaviour of the published simulator"
-        raise ConfigError(f"{problem}; allowed: host and an ssd of model 'link'")
+        found = f"tiers {', '.join(names)} {_PUBLISHED}"
+        raise ConfigError.at("compat", found, "host and an ssd of model 'link'")
     if system.ssd.drives > 1:
-        problem = f"compat: found {system.ssd.drives} drives with a behaviour of the published simulator"
-        raise ConfigError(f"{problem}; allowed: 1")
+        raise ConfigError.at("compat", f"{system.ssd.drives} drives {_PUBLISHED}", 1)
     for name in ("requests", "write_cache"):
         if getattr(system.ssd, name) is not None:
-            raise ConfigError(
-                f"system.ssd.{name}: found with a behaviour of the published simulator, which knows one "
-                "rate of the drive; allowed: null with it"
-            )
+            found = f"{_PUBLISHED}, which knows one rate of the drive"
+            raise ConfigError.at(f"system.ssd.{name}", found, "null with it")
     for link in (system.pcie, *system.pcie.shared):
         for name in ("to_device", "from_device", "duplex", "per_copy"):
             if getattr(link, name):
-                problem = f"compat: found {name} of a link with a behaviour of the published simulator"
-                raise ConfigError(f"{problem}; allowed: its bandwidth alone")
+                raise ConfigError.at("compat", f"{name} of a link {_PUBLISHED}", "its bandwidth alone")
     return system.ssd
