@@ -138,15 +138,11 @@ def _attempt(cell: Cell, store: CellStore, read: Reads, result: Callable[..., Ce
             store.save_tables(origin["stored"], tables, records, shown, cell.system, origin["key"])
             found = result(OK, records.note, rows)
         found = replace(found, origin=origin)
-        store.save(origin["stored"], _kept(found), tables)
+        kept = {name: value for name, value in vars(found).items() if name != "traceback"}
+        store.save(origin["stored"], kept, tables)
     except OSError as error:
         return result(FAILED, f"{store.directory}: cannot be written: {error.strerror}")
     return found
-
-
-def _kept(found: CellResult) -> dict[str, Any]:
-    """Return what is stored of a result."""
-    return {name: value for name, value in vars(found).items() if name != "traceback"}
 
 
 def _origin(cell: Cell, read: Reads) -> dict[str, Any]:

@@ -165,7 +165,8 @@ class Memory:
         released = self._live.pop(event.address, None)
         self._there.discard(released)
         if released is None:
-            released = self._released_from_before(-event.size_bytes)
+            known = reversed(self._outside[-event.size_bytes])
+            released = next((one for one in known if not one.is_freed), None)
         if released is None:
             return
         self._written[released.size_bytes].pop(released, None)
@@ -178,10 +179,6 @@ class Memory:
         elif released.external or draft.operation.device is Device.GPU:
             draft.operation.holds[released] = None
             released.is_freed = released.external
-
-    def _released_from_before(self, size_bytes: int) -> Storage | None:
-        known = [one for one in self._outside[size_bytes] if not one.is_freed]
-        return known[-1] if known else None
 
     def _inputs(self, draft: Draft) -> list[Storage | None]:
         """Return the storage of each operand; None for one that does not lie on the device."""

@@ -49,11 +49,11 @@ def average(name: Average, cases: Mapping[str, float]) -> float | None:
 
 def cells_of(results: pd.DataFrame, policy: str, column: str, where: Where) -> pd.DataFrame:
     """Return one row per cell that ran: what tells it apart, and its ``value``. Raises ConfigError."""
-    check_some(results[results["policy"] == policy], results, policy)
+    rows = rows_of(policy, results, results)
     for name in (column, *where):
         if name not in results.columns:
             raise ConfigError(f"found no column '{name}' in the results")
-    rows = results[(results["policy"] == policy) & (results["status"] == OK)]
+    rows = rows[rows["status"] == OK]
     for name, value in where.items():
         rows = rows.loc[[_same(found, value) for found in rows[name]]]
     first = rows.drop_duplicates("cell")
@@ -68,11 +68,13 @@ def _same(found: object, value: str | int | float) -> bool:
     return float(str(found)) == value
 
 
-def check_some(rows: pd.DataFrame, results: pd.DataFrame, policy: str) -> None:
-    """Raise ConfigError, which names the policies of the results, where no row is left of one."""
+def rows_of(policy: str, found: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a policy. Raises ConfigError, which names those of the results, if there is none."""
+    rows = found[found["policy"] == policy]
     if rows.empty:
-        known = sorted(set(results["policy"]))
-        raise ConfigError(f"found no policy '{policy}' in the results; allowed: {choices_text(known)}")
+        known = choices_text(set(results["policy"]))
+        raise ConfigError(f"found no policy '{policy}' in the results; allowed: {known}")
+    return rows
 
 
 def case_keys(results: pd.DataFrame, without: set[str]) -> list[str]:

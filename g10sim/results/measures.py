@@ -25,7 +25,7 @@ from g10sim.results.cases import (
     case_keys,
     case_name,
     cells_of,
-    check_some,
+    rows_of,
 )
 from g10sim.results.reading import read_results, read_table
 from g10sim.results.savings import savings
@@ -207,8 +207,7 @@ class Saving(Spec):
     def measure(self, directory: Path) -> Measured:
         """Return the ratio, or how far it is from published ones. Raises ConfigError."""
         results, found = _savings(directory, self.vanilla, self.context)
-        rows = found[found["policy"] == self.policy]
-        check_some(rows, results, self.policy)
+        rows = rows_of(self.policy, found, results)
         found_cases = {_case(row): float(row[self.ratio]) for row in rows.to_dict("records")}
         cases = _distances(found_cases, self.published)
         return Measured(average(self.average, cases), cases, _looked_at(results, rows))
@@ -252,7 +251,7 @@ class Wins(Spec):
                     f"saves {row['msr']:.3f} (the others {most:.3f} at most), adds {row['eor']:.3f} "
                     f"({least:.3f} at least); {time}"
                 )
-        check_some(found[found["policy"] == self.policy], results, self.policy)
+        rows_of(self.policy, found, results)
         return Measured(average("mean", cases), cases, results[results["policy"] == self.policy], notes)
 
 
@@ -275,8 +274,7 @@ class BatchGain(Spec):
         """Return the gain, less 1. Raises ConfigError."""
         results = read_results(directory)
         found = batch_search(results, reference=self.reference, loss=self.loss)
-        rows = found[found["policy"] == self.policy]
-        check_some(rows, results, self.policy)
+        rows = rows_of(self.policy, found, results)
         keys = [name for name in rows.columns if "." in name]
         cases = {
             case_name(row, ["model", *keys]): float(row[self.column]) - 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -58,14 +59,17 @@ def as_number(key: str, text: str) -> tuple[str, int | float] | None:
     ``system.host.memory``, ``16 GiB`` gives ``system.host.memory_bytes``, 17179869184; None for a text that
     is no quantity.
     """
-    for quantity in QUANTITIES:
-        try:
-            amount = quantity.parse(text)
-        except ValueError:
-            continue
-        factor = quantity.units[quantity.column_unit]
+    for quantity, amounts in _amounts({key: text}):
+        amount, factor = amounts[key], quantity.units[quantity.column_unit]
         return f"{key}_{quantity.column}", amount if factor == 1 else amount / factor
     return None
+
+
+def _amounts(texts: Mapping[Any, str]) -> Iterator[tuple[Quantity, dict[Any, int]]]:
+    """Yield each kind of quantity that all of some texts are, with their amounts."""
+    for quantity in QUANTITIES:
+        with suppress(ValueError):
+            yield quantity, {value: quantity.parse(text) for value, text in texts.items()}
 
 
 def values_of(column: pd.Series[Any], name: str) -> Values:
@@ -89,11 +93,7 @@ def _numbers(name: str, numbers: Mapping[Any, float], unit: str) -> Values:
 
 def _as_quantities(name: str, texts: Mapping[Any, str]) -> Values | None:
     """Return values as numbers of one unit; None where they are no quantities of one kind."""
-    for quantity in QUANTITIES:
-        try:
-            amounts = {value: quantity.parse(text) for value, text in texts.items()}
-        except ValueError:
-            continue
+    for quantity, amounts in _amounts(texts):
         unit = _unit(quantity, texts, amounts)
         factor = quantity.units[unit]
         return _numbers(name, {value: amount / factor for value, amount in amounts.items()}, unit)
