@@ -44,7 +44,8 @@ class Entry:
         from g10sim.plots.style import styled
 
         module = importlib.import_module(f"g10sim.plots.{self.module or self.name}")
-        return styled(getattr(module, self.name if self.module else "draw"))
+        drawing: Callable[..., Figure] = getattr(module, self.name if self.module else "draw")
+        return styled(drawing)
 
     def pages(self, results: pd.DataFrame, *tables: pd.DataFrame, **named: Any) -> list[Figure]:
         """Draw as many figures as the traces of some results take."""

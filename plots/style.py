@@ -6,7 +6,6 @@ own looks, where they are defined.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import re
@@ -16,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import matplotlib as mpl
 import pandas as pd
@@ -173,19 +172,12 @@ def settings() -> AbstractContextManager[None]:
     return mpl.rc_context(_SETTINGS)
 
 
-Parameters = ParamSpec("Parameters")
-Drawn = TypeVar("Drawn")
+Drawing = TypeVar("Drawing", bound=Callable[..., Any])
 
 
-def styled(draw: Callable[Parameters, Drawn]) -> Callable[Parameters, Drawn]:
+def styled(draw: Drawing) -> Drawing:
     """Decorate a function that makes a figure: it draws in this style wherever it is called from."""
-
-    @functools.wraps(draw)
-    def wrapped(*arguments: Parameters.args, **named: Parameters.kwargs) -> Drawn:
-        with settings():
-            return draw(*arguments, **named)
-
-    return wrapped
+    return mpl.rc_context(_SETTINGS)(draw)
 
 
 def add_note(figure: Figure, text: str) -> None:
