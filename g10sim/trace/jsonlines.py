@@ -121,11 +121,8 @@ def decode_line(path: Path, number: int, line: bytes, error: type[G10SimError]) 
     try:
         text = line.decode("utf-8")
         record, end = _decode(text)
-    except UnicodeDecodeError:
-        decode_text(path, number, line, error)
-        raise
     except (ValueError, RecursionError) as found:
-        text = decode_text(path, number, line, error)
+        text = decode_text(path, number, line, error)  # raises where it is no text
         reason = found.msg if isinstance(found, json.JSONDecodeError) else type(found).__name__
         raise error.at(f"{path}: line {number}", shown(text), f"one JSON object ({reason})") from found
     if type(record) is not dict or text[end:] not in _LINE_ENDS:
