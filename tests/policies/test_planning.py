@@ -15,7 +15,7 @@ from g10sim.policies.interface.machine import link_bandwidth, planned_machine
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget, PrefixSums
 from g10sim.policies.planning.channel import Channel, Interval, queued, queued_backwards
-from g10sim.policies.planning.choice import find_best, nested
+from g10sim.policies.planning.choice import Standing, nested
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
@@ -274,11 +274,16 @@ def test_the_best_candidate_is_found_by_what_each_was_worth():
         asked.extend(places)
         return worth[places]
 
-    known = np.array([9.0, 5.0, 4.0, 5.0])
-    assert find_best(known, worths) == 1
-    assert known.tolist() == worth.tolist()
-    assert find_best(np.zeros(2), worths) is None
-    assert asked == [0, 1, 2, 3]
+    standing = Standing()
+    assert standing.best(worths) is None
+    standing.add([3, 0, 1, 2], np.array([5.0, 9.0, 5.0, 4.0]))
+    assert standing.best(worths) == 1
+    assert asked == [0, 1, 3, 2]
+    standing.remove_best(1)
+    assert standing.best(worths) == 3
+    standing.remove_best(3)
+    worth[0] = 0
+    assert standing.best(worths) is None
 
 
 def test_candidates_with_less_than_the_best_are_not_worked_out():
@@ -288,8 +293,10 @@ def test_candidates_with_less_than_the_best_are_not_worked_out():
         asked.extend(numbers.tolist())
         return known[numbers]
 
-    assert find_best(known, worths) == 99
-    assert asked == list(range(92, 100))
+    standing = Standing()
+    standing.add(range(100), known)
+    assert standing.best(worths) == 99
+    assert asked == list(range(99, 91, -1))
 
 
 def test_spans_wait_for_the_closest_one_around_them_of_their_kind_and_a_lower_number():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -12,28 +13,40 @@ _FIRST, _MOST_FIRST = 8, 128
 """Candidates that are worked out at a time, at least, and at most to begin with."""
 
 
-def find_best(known: Floats, worths: Callable[[Integers], Floats]) -> int | None:
-    """Return the number of the candidate that is worth most, of equals the first; None: none has any worth.
+class Standing:
+    """Candidates by what each was worth when it was last worked out: no less than it is worth now."""
 
-    ``known`` is what each was worth when it was last worked out, and no less than it is worth now. ``worths``
-    works some out again, which are known then: a few with the highest worth, then more and more.
-    """
-    left, best, number, count = known.copy(), 0.0, 0, _FIRST
-    while True:
-        may_win = left > best
-        may_win[:number] |= left[:number] == best
-        some = np.flatnonzero(may_win)
-        if not len(some):
-            return number if best else None
-        if len(some) > count:
-            values, rest = left[some], len(some) - count
-            some = some[values >= np.partition(values, rest)[rest]][:count]
-        known[some] = worths(some)
-        left[some] = 0
-        first = int(some[known[some].argmax()])
-        if (known[first], -first) > (best, -number):
-            best, number = float(known[first]), first
-        count *= 2
+    def __init__(self) -> None:
+        self._waiting: list[tuple[float, int]] = []
+
+    def add(self, numbers: Sequence[int], worths: Floats) -> None:
+        """Add candidates with their worths; those without any are left out for good."""
+        for worth, number in zip(worths.tolist(), numbers, strict=True):
+            if worth:
+                heappush(self._waiting, (-worth, number))
+
+    def remove_best(self, number: int) -> None:
+        """Leave out the one that was found best."""
+        assert self._waiting[0][1] == number
+        heappop(self._waiting)
+
+    def best(self, worths: Callable[[Integers], Floats]) -> int | None:
+        """Return the number of the candidate that is worth most, of equals the lowest; None: there is none.
+
+        ``worths`` works some out again: a few of those that were worth most, then more and more.
+        """
+        waiting, looked_at, count = self._waiting, list[tuple[float, int]](), _FIRST
+        best = 0.0, -1
+        while waiting and waiting[0] < best:
+            numbers = [heappop(waiting)[1] for _ in range(min(count, len(waiting)))]
+            found = (-worths(np.array(numbers))).tolist()
+            looked_at += zip(found, numbers, strict=True)
+            best = min(best, min(looked_at))
+            count *= 2
+        for entry in looked_at:
+            if entry[0]:
+                heappush(waiting, entry)
+        return best[1] if best[0] else None
 
 
 class Ranking:

@@ -6,7 +6,8 @@ from math import floor
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers, prefix_sums
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.planning.budget import PrefixSums
 
 
 class Occupancy:
@@ -53,19 +54,26 @@ class Pressure(Occupancy):
     def __init__(self, occupancy_bytes: Integers, durations: Integers, limit_bytes: float) -> None:
         super().__init__(occupancy_bytes)
         self._durations, self._limit_bytes = durations, floor(limit_bytes)
-        self._over_sums: Integers | None = None
+        self._over = np.zeros_like(durations)
+        self._sums = PrefixSums(self._over)
+        self._changed = slice(0, len(durations))
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         super().add(first, stop, size_bytes)
-        self._over_sums = None
+        for part in span_slices(first, stop, len(self.bytes)):
+            known = self._changed if self._changed.start < self._changed.stop else part
+            self._changed = slice(min(known.start, part.start), max(known.stop, part.stop))
 
     def over_cycles(self, first: Integers, stop: Integers) -> Integers:
         """Return the cycles of spans during which occupancy exceeds the limit."""
-        if self._over_sums is None:
-            self._over_sums = prefix_sums((self.bytes > self._limit_bytes) * self._durations)
+        changed = self._changed
+        if changed.start < changed.stop:
+            self._over[changed] = (self.bytes[changed] > self._limit_bytes) * self._durations[changed]
+            self._sums.change(changed.start, changed.stop)
+            self._changed = slice(0, 0)
         laps, places = np.divmod(np.stack((first, stop)), max(1, len(self.bytes)))
-        before, until = laps * self._over_sums[-1] + self._over_sums.take(places)
+        before, until = laps * self._sums.sums[-1] + self._sums.sums.take(places)
         return np.where(stop > first, until - before, 0)
 
 

@@ -37,7 +37,7 @@ from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations
 from g10sim.policies.designs.g10.draft import Draft, PlannedEviction, PlanningParameters, allocation_kernel
 from g10sim.policies.interface import PlannedMachine, PlannedTier
 from g10sim.policies.planning.budget import Budget
-from g10sim.policies.planning.choice import find_best, nested
+from g10sim.policies.planning.choice import Standing, nested
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence, absences, spans_of
@@ -159,20 +159,20 @@ class _Selection(Draft):
             windows[:, numbers] = self._windows(choices, numbers)
             return ranks(numbers)
 
-        first, known = ranks(numbers), np.zeros(len(numbers))
+        first, standing = ranks(numbers), Standing()
         self._waiting = self._by_container(choices, np.flatnonzero(first))
         self._freed = self._waiting.pop(-1, [])
         while self.occupancy.peak_bytes > self.target_bytes and not self.time.is_over():
-            known[self._freed] = first[self._freed]
+            standing.add(self._freed, first[self._freed])
             self._freed = []
-            number = find_best(known, worths)
+            number = standing.best(worths)
             if self._freed:
                 continue
             if number is None:
                 break
             _, tier, out_by, prefetch = windows[:, number].tolist()
             self.evict(candidates[number], self.machine.tiers[tier], out_by, prefetch)
-            known[number] = 0
+            standing.remove_best(number)
             self._freed = self._waiting.pop(number, [])
 
     def _by_container(self, choices: _Choices, numbers: Integers) -> dict[int, list[int]]:
