@@ -1,10 +1,10 @@
-"""Pages of one job's tensors by place: integers per tensor, queues of runs, and one commit of pages."""
+"""Pages of one job's tensors by place: integers per tensor, and one commit of pages."""
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 from g10sim.hardware.door import Door
 from g10sim.hardware.pools import Frames, Pool
 from g10sim.hardware.recency import Recency
-from g10sim.hardware.runs import Run
+from g10sim.hardware.runs import Queues, Run
 from g10sim.records import Location, Tiers
 
 
@@ -32,39 +32,6 @@ class Traffic:
     def snapshot(self) -> Traffic:
         """Return the counts so far."""
         return replace(self, moved_in=self.moved_in.copy(), moved_out=self.moved_out.copy())
-
-
-class Queues:
-    """Pages in transfer, first come first served: what is to happen to them, and where they lie or go.
-
-    ``fault`` (demanded), ``prefetch`` and ``evict`` have one queue for each place, the GPU's own unused.
-    """
-
-    __slots__ = ("all", "evict", "fault", "prefetch")
-
-    def __init__(self, places: int) -> None:
-        self.fault, self.prefetch, self.evict = (tuple(deque[Run]() for _ in range(places)) for _ in range(3))
-        self.all = (*self.prefetch, *self.evict, *self.fault)
-
-    @property
-    def faulting(self) -> bool:
-        """Return whether any demanded page has not arrived."""
-        return any(self.fault)
-
-    @property
-    def busy(self) -> bool:
-        """Return whether anything is in transfer."""
-        return any(self.all)
-
-    @property
-    def heads(self) -> Iterator[Run]:
-        """Yield the planned copies that are the next of their queues."""
-        return (queue[0] for queue in (*self.evict, *self.prefetch) if queue)
-
-    @property
-    def count(self) -> int:
-        """Number of queues with anything in them."""
-        return sum(map(bool, self.all))
 
 
 NONE: Final = Location.NONE

@@ -1,7 +1,8 @@
-"""Runs of interchangeable pages of one tensor, and groups of runs that became recent at once."""
+"""Runs of interchangeable pages of one tensor, queues of them, and groups that became recent at once."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Final
@@ -47,6 +48,39 @@ class EmptyRun(Run):
     __slots__ = ()
 
     is_empty = True
+
+
+class Queues:
+    """Pages in transfer, first come first served: what is to happen to them, and where they lie or go.
+
+    ``fault`` (demanded), ``prefetch`` and ``evict`` have one queue for each place, the GPU's own unused.
+    """
+
+    __slots__ = ("all", "evict", "fault", "prefetch")
+
+    def __init__(self, places: int) -> None:
+        self.fault, self.prefetch, self.evict = (tuple(deque[Run]() for _ in range(places)) for _ in range(3))
+        self.all = (*self.prefetch, *self.evict, *self.fault)
+
+    @property
+    def faulting(self) -> bool:
+        """Return whether any demanded page has not arrived."""
+        return any(self.fault)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether anything is in transfer."""
+        return any(self.all)
+
+    @property
+    def heads(self) -> Iterator[Run]:
+        """Yield the planned copies that are the next of their queues."""
+        return (queue[0] for queue in (*self.evict, *self.prefetch) if queue)
+
+    @property
+    def count(self) -> int:
+        """Number of queues with anything in them."""
+        return sum(map(bool, self.all))
 
 
 class Chunk:

@@ -449,7 +449,7 @@ def test_without_times_a_history_begins_and_ends_at_0(saved):
 
 @pytest.mark.parametrize(("told", "in_use"), [((0, 5), 5), ((7, None), 16 * MIB + 1024)])
 def test_what_is_in_use_is_what_all_segments_say(saved, told, in_use):
-    """Where one of them says nothing it is what the blocks take: 1 KiB, 4 and 12 MiB."""
+    """The size is what the blocks take, 1 KiB, 4 and 12 MiB, where a segment says none."""
     found = segments()
     for one, size in zip(found, told, strict=True):
         if size is not None:

@@ -279,9 +279,9 @@ def test_the_best_candidate_is_found_by_what_each_was_worth():
     standing.add([3, 0, 1, 2], np.array([5.0, 9.0, 5.0, 4.0]))
     assert standing.best(worths) == 1
     assert asked == [0, 1, 3, 2]
-    standing.remove_best(1)
+    standing.remove_best()
     assert standing.best(worths) == 3
-    standing.remove_best(3)
+    standing.remove_best()
     worth[0] = 0
     assert standing.best(worths) is None
 

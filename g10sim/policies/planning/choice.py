@@ -25,9 +25,8 @@ class Standing:
             if worth:
                 heappush(self._waiting, (-worth, number))
 
-    def remove_best(self, number: int) -> None:
-        """Leave out the one that was found best."""
-        assert self._waiting[0][1] == number
+    def remove_best(self) -> None:
+        """Leave out the one that was found best last."""
         heappop(self._waiting)
 
     def best(self, worths: Callable[[Integers], Floats]) -> int | None:

@@ -172,7 +172,7 @@ class _Selection(Draft):
                 break
             _, tier, out_by, prefetch = windows[:, number].tolist()
             self.evict(candidates[number], self.machine.tiers[tier], out_by, prefetch)
-            standing.remove_best(number)
+            standing.remove_best()
             self._freed = self._waiting.pop(number, [])
 
     def _by_container(self, choices: _Choices, numbers: Integers) -> dict[int, list[int]]:
