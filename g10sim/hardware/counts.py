@@ -177,9 +177,11 @@ class Counts:
     def _make_way(self, victim: Run, count: int, target: Location) -> None:
         """Let pages in the eviction order leave the GPU."""
         tensor = victim.tensor
-        kept = None if target else self.kept_in(tensor, count)
+        kept = self.kept_in(tensor, count) if self.copies[tensor] and not target else None
         victim.count -= count
-        self._count_idle(tensor, -count)
+        self.idle[tensor] -= count
+        if tensor in self.discarded:
+            self.discarded_pages -= count
         self.filled -= count
         if self.keeps_copies:
             self._forget_copies(tensor, count if kept else 0)
@@ -225,12 +227,14 @@ class Counts:
         if source:
             self.pools[source].fetch(self, tensor, count)
             self.traffic.moved_in[source] += count
-        if self.keeps_copies and source:
+        if self.copies[tensor] is not source and not self.keeps_copies:
+            self.copies[tensor] = None if self.idle[tensor] else source
+        elif self.keeps_copies and source:
             self.copied[tensor] = count + (self.copied[tensor] if self.copies[tensor] is source else 0)
             self.copies[tensor] = source
-        elif self.copies[tensor] is not source and not self.keeps_copies:
-            self.copies[tensor] = None if self.idle[tensor] else source
-        self._count_idle(tensor, count)
+        self.idle[tensor] += count
+        if tensor in self.discarded:
+            self.discarded_pages += count
         self.recency.append(tensor, count)
         if self.notes_arrivals:
             self.arrived(tensor, source)

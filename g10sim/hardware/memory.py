@@ -164,7 +164,6 @@ class Residency(Counts):
         if location is GPU:
             self.take(count)
             self.recency.append(tensor, count)
-            self.note_peak()
         else:
             self.pools[location].place(self, tensor, count)
         self.pages[location][tensor] += count

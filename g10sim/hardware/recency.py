@@ -140,11 +140,14 @@ class Recency:
         if latest is not None and latest.tensor == tensor and latest.count and latest is not self._scanned:
             latest.count += count
             return
-        own = self._of[tensor]
-        if (own or self._group_of(tensor)) and (run := self._joined(tensor, count)) is not None:
-            run.count += count
-            return
-        if (chunk := self._chunks[tensor]) is not None:
+        own, chunk = self._of[tensor], self._chunks[tensor]
+        may_join = own and own[-1].count + count <= self.merge_pages
+        if may_join or (chunk is not None and self._group_of(tensor) is not None):
+            run = self._joined(tensor, count)
+            if run is not None:
+                run.count += count
+                return
+        if chunk is not None:
             chunk.loose.add(tensor)
         if len(own) >= _PRUNE_AT and len(own) % _PRUNE_AT == 0:
             own[:] = [old for old in own if old.count]
@@ -156,21 +159,24 @@ class Recency:
     def _joined(self, tensor: int, count: int) -> Run | None:
         """Return the run that arriving pages of a tensor join, or None."""
         runs, head, most = self._runs, self._head, self.merge_pages
-        last, later, looked = len(runs) - 1, 0, 0
-        for place in range(last, head - 1, -1):
+        last = place = len(runs) - 1
+        later = looked = 0
+        while place >= head and looked < _MERGE_DEPTH and later <= most:
             run = runs[place]
+            if run.tensor == tensor:
+                fits = place == last or (place > head and run.count + count <= most)
+                return run if fits and run.count and run is not self._scanned else None
+            place -= 1
+            if not isinstance(run, Group):
+                looked, later = looked + 1, later + run.count
+                continue
             for other, pages in run.entries():
-                if looked == _MERGE_DEPTH or later > most:
+                if other == tensor and pages:
+                    self._unfold(run)
+                    return self._joined(tensor, count)
+                looked, later = looked + 1, later + pages
+                if other == tensor or looked == _MERGE_DEPTH or later > most:
                     return None
-                looked += 1
-                if other == tensor:
-                    if not pages or run is self._scanned:
-                        return None
-                    if isinstance(run, Group):
-                        self._unfold(run)
-                        return self._joined(tensor, count)
-                    return run if place == last or (place > head and pages + count <= most) else None
-                later += pages
         return None
 
     def renew(self, pages: list[tuple[int, int]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from math import inf
 from operator import attrgetter
 
 from g10sim.sim.address_map import AddressMap, Sides
@@ -24,7 +25,8 @@ class OwnAddresses:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._persistent, self._kernel = each(trace.tensors, attrgetter("persistent")), 0
+        self._kernel = 0
+        self._lives: Sequence[tuple[float, float]] = ()
 
     def enter(self, kernel: int) -> Sequence[int]:
         """Give ranges to the tensors that are born when a kernel starts; returns those that others had."""
@@ -45,9 +47,16 @@ class OwnAddresses:
 
     def is_dead(self, place: int) -> bool:
         """Return whether nobody will read what lies at a range."""
-        if self._persistent[place]:
-            return False
-        return not self.trace.births[place] <= self._kernel < self.trace.deaths[place]
+        birth, death = (self._lives or self._find_lives())[place]
+        return not birth <= self._kernel < death
+
+    def _find_lives(self) -> Sequence[tuple[float, float]]:
+        """Return for each tensor from which kernel on somebody will read it, and from which nobody will."""
+        trace = self.trace
+        lasting = each(trace.tensors, attrgetter("persistent"))
+        spans = zip(lasting, trace.births, trace.deaths, strict=True)
+        self._lives = [(-inf, inf) if lasts else (birth, death) for lasts, birth, death in spans]
+        return self._lives
 
     def tensor_at(self, place: int) -> int:
         """Return the tensor whose contents lie, or lay last, at a range."""

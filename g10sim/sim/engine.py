@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import compress, count, product
 from operator import attrgetter
 
 from simpy.core import StopSimulation
@@ -267,14 +267,17 @@ class _Simulation:
         facts = pages, frames, page, self._pools, self._door
         chunks = addresses.chunks if by_chunks else ()
         memory = Mapped(*facts, chunks) if addresses.are_shared else Residency(*facts)
-        lasting = each(job.trace.tensors, attrgetter("persistent"))
+        if unlimited:
+            for tensor in range(len(pages)):
+                memory.place(tensor, Location.GPU)
+            return memory
         tiers = memory.tiers[-1:] if behaviour.initial_tier == "last" else memory.tiers
-        for tensor, lasts in enumerate(lasting):
-            if unlimited or lasts:
-                wishes = (homes[tensor], *tiers) if tensor in homes else tiers
-                for place in addresses.held(tensor):
-                    roomy = (tier for tier in wishes if memory.pools[tier].free >= pages[place])
-                    memory.place(place, Location.GPU if unlimited else next(roomy, memory.tiers[-1]))
+        lasting = each(job.trace.tensors, attrgetter("persistent"))
+        for tensor in compress(count(), lasting):
+            wishes = (homes[tensor], *tiers) if tensor in homes else tiers
+            for place in addresses.held(tensor):
+                roomy = (tier for tier in wishes if memory.pools[tier].free >= pages[place])
+                memory.place(place, next(roomy, memory.tiers[-1]))
         return memory
 
     def _shared_frames(self, workload: Workload) -> tuple[Frames, ...]:

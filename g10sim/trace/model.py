@@ -317,13 +317,11 @@ class Trace(Displayed):
         return _inverse(self.given_ids) or tuple(range(len(self.tensors)))
 
     def _numbered(self, order: Sequence[int]) -> Trace:
-        """Return the trace with its tensors in an order of their ids: on demand where kernels are made so."""
+        """Return the trace with its tensors in an order of their ids; items are made on demand."""
         new, kernels = _inverse(order), self.kernels
         if isinstance(kernels, _Renumbered):
             new, kernels = tuple([new[number] for number in kernels.new]), kernels.kernels
-        if isinstance(kernels, tuple):
-            kernels = tuple(kernel.renumbered(new) for kernel in kernels)
-        elif not is_identity(new):
+        if not is_identity(new):
             kernels = _Renumbered(kernels, new)
         return replace(self, tensors=chosen(self.tensors, order), kernels=kernels, given_ids=tuple(order))
 
@@ -373,7 +371,7 @@ class _Renumbered(MadeOnDemand[Kernel]):
     """Kernels with other ids of their tensors."""
 
     def __init__(self, kernels: Sequence[Kernel], new: Sequence[int]) -> None:
-        super().__init__(len(kernels))
+        super().__init__(kernels)
         self.kernels, self.new = kernels, new
 
     def _make(self, number: int) -> Kernel:

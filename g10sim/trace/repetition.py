@@ -62,11 +62,16 @@ def shifted(ids: Iterable[int], since: int, shift: int) -> tuple[int, ...]:
 
 
 class MadeOnDemand(Sequence[Item]):
-    """Items that are made when somebody asks for them; a few are kept, for those who ask again."""
+    """Items that are made when somebody asks for them, each from one of ``origins``.
 
-    def __init__(self, number: int) -> None:
-        self._count = number
-        self._kept: list[tuple[int, Item] | None] = [None] * _KEPT
+    They are kept for those who ask again: all where the origins are there at once, else a few.
+    """
+
+    def __init__(self, origins: Sequence[object]) -> None:
+        self._count = len(origins)
+        self.keeps_all = isinstance(origins, tuple)
+        self._places = max(1, self._count) if self.keeps_all else _KEPT
+        self._kept: list[tuple[int, Item] | None] = [None] * self._places
 
     @abstractmethod
     def _make(self, number: int) -> Item:
@@ -84,14 +89,14 @@ class MadeOnDemand(Sequence[Item]):
         """Return an item, or several as a tuple. Raises IndexError."""
         if isinstance(index, slice):
             return tuple(map(self._make, range(*index.indices(self._count))))
-        kept = self._kept[index % _KEPT]
+        kept = self._kept[index % self._places]
         if kept is not None and kept[0] == index:
             return kept[1]
         number = index + self._count if index < 0 else index
         if not 0 <= number < self._count:
             raise IndexError(f"found index {index}; allowed: less than {self._count}")
         item = self._make(number)
-        self._kept[number % _KEPT] = number, item
+        self._kept[number % self._places] = number, item
         return item
 
     def __iter__(self) -> Iterator[Item]:
@@ -121,7 +126,7 @@ class Repeated(MadeOnDemand[Item]):
     def __init__(self, blocks: Iterable[Block[Item]]) -> None:
         self.blocks = tuple(blocks)
         *self._starts, total = accumulate((block.count for block in self.blocks), initial=0)
-        super().__init__(total)
+        super().__init__(range(total))
 
     def first(self, number: int) -> tuple[Item, int, int]:
         """Return the item that one repeats, and ``since`` and ``shift`` of the tensors that it names."""
@@ -157,7 +162,7 @@ class _Changed(MadeOnDemand[Item]):
     """Items of another sequence, each changed when it is made."""
 
     def __init__(self, items: Sequence[Item], change: Callable[[Item], Item]) -> None:
-        super().__init__(len(items))
+        super().__init__(items)
         self._items, self._change = items, change
 
     def _make(self, number: int) -> Item:
@@ -168,7 +173,7 @@ class _Chosen(MadeOnDemand[Item]):
     """Items of another sequence in another order, with ids that count up from 0."""
 
     def __init__(self, items: Sequence[Item], order: Sequence[int]) -> None:
-        super().__init__(len(order))
+        super().__init__(items)
         self.items, self.order = items, order
 
     def _make(self, number: int) -> Item:
@@ -181,9 +186,7 @@ class _Chosen(MadeOnDemand[Item]):
 
 
 def chosen(items: Sequence[Item], order: Sequence[int]) -> Sequence[Item]:
-    """Return items in an order of their ids, numbered from 0; on demand where they are made so."""
-    if isinstance(items, tuple):
-        return tuple(items[old].again(number, 0, 0) for number, old in enumerate(order))
+    """Return items in an order of their ids, numbered from 0 and made on demand."""
     if isinstance(items, _Chosen):
         order, items = [items.order[number] for number in order], items.items
     return items if is_identity(order) else _Chosen(items, order)
@@ -195,8 +198,9 @@ def is_identity(order: Sequence[int]) -> bool:
 
 
 def changed(items: Sequence[Item], change: Callable[[Item], Item]) -> Sequence[Item]:
-    """Return the items with each changed: at once, or on demand where they are made on demand."""
-    return tuple(map(change, items)) if isinstance(items, tuple) else _Changed(items, change)
+    """Return the items with each changed: at once, or on demand where a few are kept."""
+    are_there = isinstance(items, tuple) or (isinstance(items, MadeOnDemand) and items.keeps_all)
+    return tuple(map(change, items)) if are_there else _Changed(items, change)
 
 
 def blocks_of(items: Sequence[Item]) -> tuple[Block[Item], ...]:

@@ -22,7 +22,7 @@ from g10sim.hardware.pools import Pool
 from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report
-from g10sim.hardware.transfers.jumps import Move, essentials, past_alike, repeats_in_room, repeats_of_runs
+from g10sim.hardware.transfers.jumps import Move, are_alike, past_alike, repeats_in_room, repeats_of_runs
 from g10sim.records import Location
 from g10sim.units import format_rate
 
@@ -209,7 +209,7 @@ class BatchedTransfers(Transfers):
         if any(queues.evict):
             self._evict()
         self._spill = self._host_pool.free == 0
-        if queues.faulting:
+        if any(queues.fault):
             self._arrive(queues.fault, demanded=True)
         if any(queues.prefetch):
             self._arrive(queues.prefetch, demanded=False)
@@ -237,7 +237,8 @@ class BatchedTransfers(Transfers):
         self._link_out -= count
         if target == self._flash:
             self._flash_out -= count
-        self._do(Move(queue, GPU, run, None, count, target, False))
+        self._memory.commit(queue, run, count, GPU, target)
+        self._note(Move(queue, GPU, run, None, count, target, False))
 
     def _arrive(self, queues: Sequence[deque[Run]], *, demanded: bool) -> None:
         """Bring pages in; those from flash that find no room hold up those behind them."""
@@ -279,7 +280,8 @@ class BatchedTransfers(Transfers):
             moved += count
             if is_from_host:
                 self._spill = False
-            self._do(_move(Move, (queue, source, run, victim, count, target, demanded)))
+            memory.commit(queue, run, count, source, target, victim)
+            self._note(_move(Move, (queue, source, run, victim, count, target, demanded)))
         self._arrivals -= moved
         return moved
 
@@ -300,11 +302,11 @@ class BatchedTransfers(Transfers):
         elif source != self._host and self._host_pool.free == count:
             self._spill = True
 
-    def _do(self, move: Move) -> None:
-        queue, source, run, victim, pages, target, _ = move
-        self._memory.commit(queue, run, pages, source, target, victim)
+    def _note(self, move: Move) -> None:
+        """Remember a move, and whether the next batch is sure to make it again."""
         self._moves.append(move)
         if self._steady:
+            _, source, run, victim, pages, _, _ = move
             if victim is None:
                 returns = source is GPU and run.tensor in self._memory.needed
                 self._steady = run.count > pages and self._memory.frames.free > 0 and not returns
@@ -312,7 +314,7 @@ class BatchedTransfers(Transfers):
                 enough = run.count > pages and victim.count > pages
                 self._steady = enough and victim.tensor not in self._memory.needed
         if self._observer is not None:
-            self._report(move, pages, self._next)
+            self._report(move, move.pages, self._next)
 
     def _report(self, move: Move, pages: int, end: int, first: int | None = None) -> None:
         """Tell of pages that moved in batches: in that at the cycle ``first`` (None: the next) to ``end``."""
@@ -340,7 +342,7 @@ class BatchedTransfers(Transfers):
             if self._repeats:
                 self._streamed = pages
                 return
-        if (self._steady and is_roomy) or list(map(essentials, moves)) == list(map(essentials, previous)):
+        if (self._steady and is_roomy) or are_alike(moves, previous):
             self._repeats = repeats_of_runs(self._memory, moves)
             if self._repeats:
                 self._repeats = min(self._repeats, repeats_in_room(self._memory, moves, self._link_pages))

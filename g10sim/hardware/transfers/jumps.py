@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from g10sim.hardware.counts import GPU
 from g10sim.hardware.memory import Residency
@@ -30,8 +29,17 @@ class Move(NamedTuple):
     demanded: bool
 
 
-essentials: Final = attrgetter("source", "run", "victim", "pages", "target")
-"""Returns what two moves have in common that take equally many pages of the same runs to the same place."""
+def are_alike(moves: Sequence[Move], others: Sequence[Move]) -> bool:
+    """Return whether two batches take equally many pages of the same runs to the same places."""
+    if len(moves) != len(others):
+        return False
+    for (_, source, run, victim, pages, target, _), other in zip(moves, others, strict=True):
+        _, other_source, other_run, other_victim, other_pages, other_target, _ = other
+        if run is not other_run or victim is not other_victim or pages != other_pages:
+            return False
+        if source != other_source or target != other_target:
+            return False
+    return True
 
 
 def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> int:
