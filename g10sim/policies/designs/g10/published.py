@@ -103,7 +103,7 @@ class _Planning(Draft):
         wraps = np.array([period.wraps for period in periods], dtype=np.bool_)
         self._within, self._around = np.flatnonzero(~wraps), np.flatnonzero(wraps)
         self._lengths = self._times[self._ends] - self._times[self._starts]
-        self._ties = _places(-self._lengths * self._sizes)
+        self._ties = -self._lengths * self._sizes
         by_cost = parameters.ranking == "benefit_per_cost"
         costs = [self._ssd.both_cycles(period.size_bytes) if by_cost else 1 for period in periods]
         self._costs = np.array(costs, dtype=np.int64)
@@ -129,8 +129,7 @@ class _Planning(Draft):
 
     def _first(self, benefits: Floats) -> int:
         """Return the period with the most benefit that the published simulator's sort puts first."""
-        places = _places(-benefits) * len(benefits) + np.where(benefits != 0, self._ties, 0)
-        self._order = introsorted(self._order, places.tolist())
+        self._order = introsorted(self._order, -benefits, np.where(benefits != 0, self._ties, 0))
         return self._order[0]
 
     def _longest(self, benefits: Floats, is_handled: Flags) -> int | None:
@@ -139,7 +138,7 @@ class _Planning(Draft):
         if most <= 0 and self.occupancy.peak_bytes > self.machine.gpu_bytes:
             return None
         equals = np.flatnonzero(benefits == most)
-        ties = np.where(is_handled[equals], len(benefits), self._ties[equals])
+        ties = np.where(is_handled[equals], np.inf, self._ties[equals])
         return int(equals[ties.argmin()])
 
     def _benefits(self) -> Floats:
@@ -238,7 +237,7 @@ class _Planning(Draft):
         bytes x time, until the estimate at the kernel is well below the target.
         """
         evicted = {(eviction.tensor, eviction.start) for eviction in self.evictions}
-        for number in introsorted(self._order, self._ties.tolist()):
+        for number in introsorted(self._order, self._ties):
             if self.occupancy.bytes[self.pressed_kernel] < _SHARE_OF_TARGET * self.target_bytes:
                 break
             period = self._periods[number]
@@ -251,12 +250,6 @@ class _Planning(Draft):
         """Sort the moves by kernel."""
         kernels = [planned.kernel for planned in self._found]
         self.moves = tuple(self._found[number] for number in introsorted(range(len(kernels)), kernels))
-
-
-def _places(values: Floats) -> Integers:
-    """Replace values by their place in ascending order, the same for equal ones."""
-    places: Integers = np.unique(values, return_inverse=True)[1]
-    return places
 
 
 def _allocated(

@@ -6,22 +6,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from g10sim.analysis.timeline import Floats
+
 # Ranges up to this length are left to the insertion sort that comes last.
 _SMALL = 16
 
 
-def introsorted(items: Sequence[int], keys: Sequence[int]) -> list[int]:
-    """Return items by ascending ``keys[item]``; equal ones in the order of the C++ library's unstable sort.
+def introsorted(items: Sequence[int], *keys: Sequence[float] | Floats) -> list[int]:
+    """Return items by ascending keys; equal ones in the order of the C++ library's unstable sort.
+
+    Each of ``keys`` has a value for every item, by its number; the first of them counts most.
 
     Introspective sort (Musser, Software: Practice and Experience 1997) as in libstdc++'s ``std::sort``: a
     range is parted at the median of its second, middle and last item until at most 16 are left, or goes
     through a heap when it has been parted too often; insertion, which is stable, finishes.
     """
-    _, ranks, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    columns = [np.asarray(values) for values in keys]
+    order = np.lexsort(columns[::-1])
+    steps = [np.diff(values[order]) != 0 for values in columns]
+    ranks = np.zeros(len(order), dtype=np.int64)
+    ranks[order[1:]] = np.logical_or.reduce(steps).cumsum()
+    counts = np.bincount(ranks)
     # Number of keys below each rank that several items have: where there are none, any sort will do.
     shared = [0, *np.cumsum(counts > 1).tolist()]
     # An item goes with its rank in one number, so that ranks are compared by bounds.
-    base = len(keys)
+    base = len(order)
     codes = (ranks[list(items)] * base + np.array(items, dtype=np.int64)).tolist()
     ranges = [(0, len(codes), 2 * (len(codes).bit_length() - 1), 0, len(counts) - 1)]
     while ranges:
