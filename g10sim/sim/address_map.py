@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain, compress, pairwise
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -82,11 +82,14 @@ def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec
     known = dict.fromkeys(spans)
     cuts = sorted(set(chain.from_iterable(known)))
     index = {cut: number for number, cut in enumerate(cuts)}
-    covers = {(start, end): range(index[start], index[end]) for start, end in known}
-    used = sorted(set(chain.from_iterable(covers.values())))
-    number_of = {place: number for number, place in enumerate(used)}
-    blocks = [Block(cuts[place], cuts[place + 1] - cuts[place]) for place in used]
-    found = {span: tuple([number_of[place] for place in cover]) for span, cover in covers.items()}
+    is_used = bytearray(len(cuts))
+    for start, end in known:
+        is_used[index[start] : index[end]] = bytes([True]) * (index[end] - index[start])
+    blocks = [Block(start, end - start) for start, end in compress(pairwise(cuts), is_used)]
+    number_of = [0, *accumulate(is_used)]
+    found = {
+        (start, end): tuple(range(number_of[index[start]], number_of[index[end]])) for start, end in known
+    }
     ranges = [found[span] for span in spans]
     births = [stay.birth for stay in stays]  # ascending
     born = [bisect_left(births, kernel) for kernel in range(len(trace.kernels) + 1)]

@@ -69,7 +69,7 @@ class MadeOnDemand(Sequence[Item]):
 
     def __init__(self, origins: Sequence[object]) -> None:
         self._count = len(origins)
-        self.keeps_all = isinstance(origins, tuple)
+        self.keeps_all: bool = getattr(origins, "keeps_all", isinstance(origins, tuple))
         self._places = max(1, self._count) if self.keeps_all else _KEPT
         self._kept: list[tuple[int, Item] | None] = [None] * self._places
 
@@ -198,9 +198,8 @@ def is_identity(order: Sequence[int]) -> bool:
 
 
 def changed(items: Sequence[Item], change: Callable[[Item], Item]) -> Sequence[Item]:
-    """Return the items with each changed: at once, or on demand where a few are kept."""
-    are_there = isinstance(items, tuple) or (isinstance(items, MadeOnDemand) and items.keeps_all)
-    return tuple(map(change, items)) if are_there else _Changed(items, change)
+    """Return the items with each changed when it is asked for."""
+    return _Changed(items, change)
 
 
 def blocks_of(items: Sequence[Item]) -> tuple[Block[Item], ...]:

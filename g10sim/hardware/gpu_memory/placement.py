@@ -89,11 +89,11 @@ class Holes:
         if pages < 1 or first + size < end:
             raise InvariantError(f"pages {start} to {end - 1} are not all free")
         self._forget(first, size)
-        parts = Block(first, start - first), Block(end, first + size - end)
-        self._holes[place : place + 1] = [part for part in parts if part.pages]
-        for part in parts:
-            if part.pages:
-                insort(self._by_size, (part.pages, part.start))
+        rests = (first, start - first), (end, first + size - end)
+        self._holes[place : place + 1] = [Block(*rest) for rest in rests if rest[1]]
+        for left, pages in rests:
+            if pages:
+                insort(self._by_size, (pages, left))
 
     def give_back(self, block: Block) -> None:
         """Add a block and join it with the holes that it touches. Raises InvariantError on overlap."""
