@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import groupby
 from operator import attrgetter
@@ -51,23 +51,23 @@ def unmoved_bytes(trace: Trace, sizes: Sequence[int], *, counts_late_uses: bool 
     Persistent tensors are there all the time, others from their first kernel to their death, and, with
     ``counts_late_uses``, during kernels that write them after it. Tensors that no kernel uses do not count.
     """
-    kernels, lasting = len(trace.kernels), each(trace.tensors, attrgetter("persistent"))
+    kernels, lasting = len(trace.kernels), np.array(each(trace.tensors, attrgetter("persistent")))
+    last_uses = np.array([uses[-1] if uses else -1 for uses in trace.uses])
+    starts, ends = np.where(lasting, 0, trace.births), np.where(lasting, kernels, trace.deaths)
+    spans = np.column_stack([starts, ends, sizes])[last_uses >= 0]
+    late = np.flatnonzero(last_uses >= ends).tolist() if counts_late_uses else ()
+    again = [(*stay, sizes[tensor]) for tensor in late for stay in stays_of(trace, tensor)[1:]]
+    return levels(np.concatenate([spans, np.reshape(again, (-1, 3))]) if again else spans, kernels)
 
-    def spans() -> Iterator[tuple[int, int, int]]:
-        for tensor, (lasts, size) in enumerate(zip(lasting, sizes, strict=True)):
-            stays = [(0, kernels)] if lasts and trace.uses[tensor] else stays_of(trace, tensor)
-            yield from ((*stay, size) for stay in (stays if counts_late_uses else stays[:1]))
 
-    return levels(spans(), kernels)
-
-
-def levels(spans: Iterable[tuple[int, int, int]], kernels: int) -> Integers:
+def levels(spans: Iterable[tuple[int, int, int]] | Integers, kernels: int) -> Integers:
     """Return the bytes during each kernel of spans: first kernel, kernel after the last one, and bytes."""
-    changes = np.zeros(kernels + 1, dtype=np.int64)
-    for start, end, size in spans:
-        changes[start] += size
-        changes[end] -= size
-    return np.cumsum(changes[:-1])
+    rows = spans if isinstance(spans, np.ndarray) else np.array([*spans], dtype=np.int64).reshape(-1, 3)
+    changes, (starts, ends, sizes) = np.zeros(kernels + 1, dtype=np.int64), rows.T
+    np.add.at(changes, starts, sizes)
+    np.subtract.at(changes, ends, sizes)
+    found: Integers = changes[:-1].cumsum()
+    return found
 
 
 def peak_live_bytes(trace: Trace) -> int:

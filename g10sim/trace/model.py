@@ -10,6 +10,8 @@ from itertools import chain, compress, count
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from g10sim.display import Displayed, rounded_bytes, rounded_seconds
 from g10sim.trace.repetition import MadeOnDemand, Repeated, Value, chosen, each, is_identity, named, shifted
 
@@ -391,5 +393,7 @@ class _Renumbered(MadeOnDemand[Kernel]):
 
     def named(self, names: Callable[[Kernel], tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
         """Yield ids of tensors of every kernel: see :func:`g10sim.trace.repetition.named`."""
+        if isinstance(self.kernels, Repeated):
+            return self.kernels.named(names, np.array(self.new, dtype=object))  # many name the same number
         new = self.new
         return (tuple([new[old] for old in ids]) for ids in named(self.kernels, names))

@@ -7,9 +7,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, count
+from itertools import accumulate, chain, count, pairwise
 from operator import eq
-from typing import Generic, Protocol, Self, TypeVar, overload
+from typing import Generic, Protocol, Self, TypeAlias, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
 
 
 class Repeatable(Protocol):
@@ -26,6 +29,7 @@ class Repeatable(Protocol):
 Item = TypeVar("Item", bound=Repeatable)
 Value = TypeVar("Value")
 
+Ids: TypeAlias = npt.NDArray[np.object_]
 _KEPT = 64
 
 
@@ -46,14 +50,21 @@ class Block(Generic[Item]):
         """Number of all items that it stands for."""
         return len(self.items) * self.times
 
-    def named(self, names: Callable[[Item], tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
-        """Yield the ids of tensors that ``names`` finds in each item, in order, without making the item."""
+    def named(
+        self, names: Callable[[Item], tuple[int, ...]], new: Ids | None = None
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield the ids of tensors that ``names`` finds in each item, in order, without making the item.
+
+        Where there are ``new`` ids, these stand in place of those found.
+        """
         first = [names(item) for item in self.items]
-        yield from first
-        for time in range(1, self.times):
-            shift = time * self.shift
-            for ids in first:
-                yield shifted(ids, self.since, shift)
+        ids = np.fromiter(chain.from_iterable(first), dtype=np.int64)
+        ends = [*accumulate(map(len, first), initial=0)]
+        for time in range(self.times):
+            found = np.where(ids >= self.since, ids + time * self.shift, ids)
+            every = (found if new is None else new.take(found)).tolist()
+            for start, end in pairwise(ends):
+                yield tuple(every[start:end])
 
 
 def shifted(ids: Iterable[int], since: int, shift: int) -> tuple[int, ...]:
@@ -146,9 +157,11 @@ class Repeated(MadeOnDemand[Item]):
             found += [value(item) for item in block.items] * block.times
         return found
 
-    def named(self, names: Callable[[Item], tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
-        """Yield ids of tensors of every item: see :func:`named`."""
-        return chain.from_iterable(block.named(names) for block in self.blocks)
+    def named(
+        self, names: Callable[[Item], tuple[int, ...]], new: Ids | None = None
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield ids of tensors of every item, or the ``new`` ones in their places: see :func:`named`."""
+        return chain.from_iterable(block.named(names, new) for block in self.blocks)
 
 
 def joined(blocks: Sequence[Block[Item]], rest: Iterable[Item] = ()) -> Sequence[Item]:
