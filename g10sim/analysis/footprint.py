@@ -51,7 +51,7 @@ def unmoved_bytes(trace: Trace, sizes: Sequence[int], *, counts_late_uses: bool 
     Persistent tensors are there all the time, others from their first kernel to their death, and, with
     ``counts_late_uses``, during kernels that write them after it. Tensors that no kernel uses do not count.
     """
-    kernels, lasting = len(trace.kernels), np.array(each(trace.tensors, attrgetter("persistent")))
+    kernels, lasting = len(trace.kernels), np.array(trace.lasting)
     last_uses = np.array([uses[-1] if uses else -1 for uses in trace.uses])
     starts, ends = np.where(lasting, 0, trace.births), np.where(lasting, kernels, trace.deaths)
     spans = np.column_stack([starts, ends, sizes])[last_uses >= 0]

@@ -45,7 +45,7 @@ class Recomputability:
 
     def _found_problem(self, tensor: int, kernel: int) -> str:
         trace = self._trace
-        if trace.tensors[tensor].persistent:
+        if trace.lasting[tensor]:
             return "lasts from iteration to iteration; allowed: what a kernel of the iteration makes"
         if tensor in self._used_on_cpu:
             return "is used on the CPU; allowed: what kernels on the GPU make and read"
@@ -72,7 +72,7 @@ class Recomputability:
 
     def is_gone(self, tensor: int, kernel: int) -> bool:
         """Return whether no kernel needs a tensor's contents any more when ``kernel`` is about to start."""
-        return not self._trace.tensors[tensor].persistent and self._trace.deaths[tensor] <= kernel
+        return not self._trace.lasting[tensor] and self._trace.deaths[tensor] <= kernel
 
     def _obstacle(self, tensor: int, producer: Kernel, use: int) -> str:
         """Say what keeps a kernel from running again just before kernel ``use``, to make a tensor."""

@@ -6,11 +6,9 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import attrgetter
 
 from g10sim.analysis.timeline import Integers
 from g10sim.trace.model import Trace
-from g10sim.trace.repetition import each
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,7 @@ def live_ranges(trace: Trace) -> tuple[LiveRange, ...]:
     """
     end = len(trace.kernels)
     ranges = []
-    lasting = each(trace.tensors, attrgetter("persistent"))
-    for tensor, (lasts, uses) in enumerate(zip(lasting, trace.uses, strict=True)):
+    for tensor, (lasts, uses) in enumerate(zip(trace.lasting, trace.uses, strict=True)):
         if lasts:
             ranges.append(LiveRange(tensor, 0, end))
         elif uses:
@@ -76,8 +73,9 @@ def each_inactive_period(trace: Trace) -> Iterator[InactivePeriod]:
     persistent tensor that no kernel touches has none: it is not part of the iteration.
     """
     num_kernels = len(trace.kernels)
-    lasting = each(trace.tensors, attrgetter("persistent"))
-    for tensor, (lasts, all_uses, death) in enumerate(zip(lasting, trace.uses, trace.deaths, strict=True)):
+    for tensor, (lasts, all_uses, death) in enumerate(
+        zip(trace.lasting, trace.uses, trace.deaths, strict=True)
+    ):
         uses = all_uses[: bisect_left(all_uses, death)]
         for use, following in pairwise(uses):
             if following > use + 1:

@@ -16,7 +16,7 @@ from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
 from g10sim.hardware.gpu_memory.placement import Block, best_fit
 from g10sim.sim.stages.working_set import released_after
 from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
-from g10sim.trace.repetition import changed, each, named
+from g10sim.trace.repetition import changed, named
 
 # Addresses repeat from the second or third iteration on, when the allocator has all the chunks it needs.
 _MOST_ITERATIONS = 8
@@ -153,8 +153,7 @@ def _steady_stays(
         pool.allocate(tensor, pages[tensor], best_fit)
         return _Stay(tensor, birth, pool.block(tensor))
 
-    lasting = each(trace.tensors, attrgetter("persistent"))
-    kept = [stay(tensor, -1) for tensor, lasts in enumerate(lasting) if lasts]
+    kept = [stay(tensor, -1) for tensor, lasts in enumerate(trace.lasting) if lasts]
     stays: list[_Stay] = []
     grown, blocks = -1, dict[int, Block]()
     for _ in range(_MOST_ITERATIONS):

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from g10sim.sim.address_map import AddressMap, Sides
 from g10sim.trace.model import Trace
-from g10sim.trace.repetition import each, named
+from g10sim.trace.repetition import named
 
 
 class OwnAddresses:
@@ -53,8 +53,7 @@ class OwnAddresses:
     def _find_lives(self) -> Sequence[tuple[float, float]]:
         """Return for each tensor from which kernel on somebody will read it, and from which nobody will."""
         trace = self.trace
-        lasting = each(trace.tensors, attrgetter("persistent"))
-        spans = zip(lasting, trace.births, trace.deaths, strict=True)
+        spans = zip(trace.lasting, trace.births, trace.deaths, strict=True)
         self._lives = [(-inf, inf) if lasts else (birth, death) for lasts, birth, death in spans]
         return self._lives
 

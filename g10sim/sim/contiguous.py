@@ -107,7 +107,7 @@ def _compressed(
     """
     moved, expanded = list(pages), {}
     for tensor, sizes in policy.compressed(job, plan).items():
-        known = 0 <= tensor < len(pages) and not job.trace.tensors[tensor].persistent
+        known = 0 <= tensor < len(pages) and not job.trace.lasting[tensor]
         moving, index = (-(-size // page_bytes) for size in (sizes.moved_bytes, sizes.index_bytes))
         if not known or index < 0 or not 0 < moving <= pages[tensor] - index:
             raise PolicyError(

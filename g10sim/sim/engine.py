@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, count, product
-from operator import attrgetter
 
 from simpy.core import StopSimulation
 
@@ -45,7 +44,6 @@ from g10sim.sim.moves.named_tensors import NamedTensors
 from g10sim.sim.preparation import settled, with_chosen_kernels
 from g10sim.sim.refusals import check_cpu, check_flash, check_sharing
 from g10sim.trace.model import Trace
-from g10sim.trace.repetition import each
 from g10sim.trace.workload import Job, Workload
 
 # Evictions go by chunks with these. Where the running kernel's pages may leave, only first in, first out lets
@@ -272,8 +270,7 @@ class _Simulation:
                 memory.place(tensor, Location.GPU)
             return memory
         tiers = memory.tiers[-1:] if behaviour.initial_tier == "last" else memory.tiers
-        lasting = each(job.trace.tensors, attrgetter("persistent"))
-        for tensor in compress(count(), lasting):
+        for tensor in compress(count(), job.trace.lasting):
             wishes = (homes[tensor], *tiers) if tensor in homes else tiers
             for place in addresses.held(tensor):
                 roomy = (tier for tier in wishes if memory.pools[tier].free >= pages[place])

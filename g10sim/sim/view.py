@@ -16,7 +16,7 @@ def kernels_to_next_use(trace: Trace, tensor: int, kernel: int) -> int:
     place = bisect_right(uses, kernel)
     if place < len(uses):
         return uses[place] - kernel
-    if uses and trace.tensors[tensor].persistent:
+    if uses and trace.lasting[tensor]:
         return uses[0] + kernels - kernel
     return 2 * kernels
 

@@ -226,6 +226,11 @@ class Trace(Displayed):
         return each(self.tensors, lambda tensor: -(-tensor.size_bytes // page_bytes))
 
     @cached_property
+    def lasting(self) -> list[bool]:
+        """For each tensor whether it is persistent."""
+        return each(self.tensors, attrgetter("persistent"))
+
+    @cached_property
     def is_timed(self) -> bool:
         """Return whether durations are times: with source NONE they only put kernels in order."""
         return not any(each(self.kernels, lambda kernel: kernel.time_source is TimeSource.NONE))
@@ -269,7 +274,7 @@ class Trace(Displayed):
     @cached_property
     def rewritten(self) -> frozenset[int]:
         """Tensors that kernels write which have contents already: any, except for the one that makes them."""
-        births, lasts = self.births, each(self.tensors, attrgetter("persistent"))
+        births, lasts = self.births, self.lasting
         outputs = named(self.kernels, attrgetter("outputs"))
         return frozenset(
             tensor
@@ -357,10 +362,9 @@ class Trace(Displayed):
         for kernel, inputs in enumerate(named(self.kernels, attrgetter("inputs"))):
             for tensor in inputs:
                 last_read[tensor] = kernel
-        lasting = each(self.tensors, attrgetter("persistent"))
         return tuple(
             len(self.kernels) if lasts else max(read, birth) + 1
-            for lasts, read, birth in zip(lasting, last_read, self.births, strict=True)
+            for lasts, read, birth in zip(self.lasting, last_read, self.births, strict=True)
         )
 
 

@@ -12,7 +12,7 @@ from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.analysis.vitality import InactivePeriod, each_inactive_period
 from g10sim.trace.model import Trace
-from g10sim.trace.repetition import each, named
+from g10sim.trace.repetition import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class Demand:
 def demand_of(trace: Trace, clock_hz: int, page_bytes: int, *, recompute: bool = False) -> Demand:
     """Return the demand of a trace; with ``recompute``, tensors may be dropped and computed again."""
     sizes = [pages * page_bytes for pages in trace.page_sizes(page_bytes)]
-    lasting = each(trace.tensors, attrgetter("persistent"))
     cycles = kernel_durations(trace, clock_hz)
-    used = sum(size for size, lasts, uses in zip(sizes, lasting, trace.uses, strict=True) if lasts and uses)
+    lasting = zip(sizes, trace.lasting, trace.uses, strict=True)
+    used = sum(size for size, lasts, uses in lasting if lasts and uses)
     kernels = named(trace.kernels, attrgetter("tensors"))
     needed = max((sum([sizes[tensor] for tensor in tensors]) for tensors in kernels), default=0)
     frozen_bytes = sum(sizes[tensor] for tensor in trace.frozen if trace.uses[tensor])

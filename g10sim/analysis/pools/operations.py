@@ -54,7 +54,7 @@ def training_operations(trace: Trace, iterations: int) -> Iterator[Operation]:
                 yield from _operations(OperationKind.WRITE, kernel.outputs, trace, blocks)
             used = [tensor for tensor in kernel.touched if tensor in blocks]
             dies = [tensor for tensor in used if trace.deaths[tensor] <= kernel.id + 1]
-            dead = [tensor for tensor in dies if not trace.tensors[tensor].persistent]
+            dead = [tensor for tensor in dies if not trace.lasting[tensor]]
             yield from _operations(OperationKind.FREE, dead, trace, blocks)
             for tensor in dead:
                 del blocks[tensor]

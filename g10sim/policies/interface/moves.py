@@ -138,7 +138,7 @@ class Free(TensorMove):
         """Refuse a tensor that is alive."""
         trace, tensor = state.view.trace, self.tensor
         live = trace.births[tensor] < state.view.kernel < trace.deaths[tensor]
-        if live or trace.tensors[tensor].persistent:
+        if live or trace.lasting[tensor]:
             return self.refusal(state, "frees", "will be read again; allowed: dead tensors")
         return None
 

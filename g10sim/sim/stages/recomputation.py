@@ -63,7 +63,7 @@ class Recomputation(Recomputability):
         """Return whether nothing will read a tensor but kernels that run again for ``reader``."""
         trace = self._trace
         is_alive = trace.births[tensor] <= reader.id < trace.deaths[tensor]
-        return not (trace.tensors[tensor].persistent or is_alive or tensor in reader.tensors)
+        return not (trace.lasting[tensor] or is_alive or tensor in reader.tensors)
 
     def _missing(self, now: int, found: Container[int], tensor: int) -> Kernel | None:
         """Return the kernel that has to run again for a tensor, unless it is found already."""

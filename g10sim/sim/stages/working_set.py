@@ -12,7 +12,7 @@ from g10sim.hardware.memory import Residency
 from g10sim.records import StallReason
 from g10sim.sim.accounts.owners import fault_reason
 from g10sim.trace.model import Kernel, Trace
-from g10sim.trace.repetition import each, named
+from g10sim.trace.repetition import named
 from g10sim.units import format_bytes
 
 
@@ -65,8 +65,9 @@ def dominant_reason(memory: Residency, inputs: FaultCount, outputs: FaultCount) 
 def released_after(trace: Trace) -> list[tuple[int, ...]]:
     """For each kernel the tensors that are dead once it has run (read no more, or written in vain)."""
     # A persistent tensor dies after the last kernel: no kernel is the last that needs its contents.
-    lasting = each(trace.tensors, attrgetter("persistent"))
-    deaths = [sys.maxsize if lasts else death for lasts, death in zip(lasting, trace.deaths, strict=True)]
+    deaths = [
+        sys.maxsize if lasts else death for lasts, death in zip(trace.lasting, trace.deaths, strict=True)
+    ]
     touched = enumerate(named(trace.kernels, attrgetter("touched")), start=1)
     return [tuple([tensor for tensor in tensors if deaths[tensor] <= end]) for end, tensors in touched]
 
