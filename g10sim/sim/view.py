@@ -38,6 +38,8 @@ class View:
         self._pages = self._trace.page_sizes(self._page_bytes) if is_shared else self._memory.sizes
         self._measured, self._own, self._dropped = measured, own, dropped
         self._places = {pool.tier.name: place for place, pool in self._memory.pools.items()}
+        self._idle, self._moving = self._memory.idle, self._memory.moving
+        self._away = {name: self._memory.pages[place] for name, place in self._places.items()}
         self._iteration = self._kernel = 0
 
     def enter(self, iteration: int, kernel: int) -> None:
@@ -107,14 +109,13 @@ class View:
 
     def bytes_in(self, tensor: int, tier: str) -> int:
         """Bytes of a tensor in a tier and not in transfer; 0 for one that the system does not have."""
-        place = self._places.get(tier)
-        pages = 0 if place is None else self._addresses.pages(tensor, self._memory.pages[place])
-        return pages * self._page_bytes
+        counts = self._away.get(tier)
+        return 0 if counts is None else self._addresses.pages(tensor, counts) * self._page_bytes
 
     def away_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in all memory tiers together and not in transfer."""
-        memory, pages = self._memory, self._addresses.pages
-        return sum([pages(tensor, memory.pages[tier]) for tier in memory.tiers]) * self._page_bytes
+        places = self._addresses.open_to(tensor)
+        return sum([counts[place] for counts in self._away.values() for place in places]) * self._page_bytes
 
     @property
     def measured_cycles(self) -> tuple[int, ...]:
@@ -132,7 +133,7 @@ class View:
 
     def resident_bytes(self, tensor: int) -> int:
         """Bytes of a tensor on the GPU and not in transfer."""
-        return self._addresses.pages(tensor, self._memory.idle) * self._page_bytes
+        return self._addresses.pages(tensor, self._idle) * self._page_bytes
 
     def host_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in host memory and not in transfer."""
@@ -144,7 +145,7 @@ class View:
 
     def in_transfer_bytes(self, tensor: int) -> int:
         """Bytes of a tensor that wait in a queue or are on a link."""
-        return self._addresses.pages(tensor, self._memory.moving) * self._page_bytes
+        return self._addresses.pages(tensor, self._moving) * self._page_bytes
 
     def is_whole(self, tensor: int) -> bool:
         """Return whether all of a tensor is on the GPU and not in transfer."""
