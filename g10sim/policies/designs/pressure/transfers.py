@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection
+from itertools import islice
 
 from g10sim.policies.interface import PlannedMachine, PolicyView
 
@@ -78,7 +80,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self.ways: dict[int, Way] = {}
-        self._queues: dict[Way, dict[int, int]] = {}
+        self._queues: dict[Way, OrderedDict[int, int]] = defaultdict(OrderedDict)
         self.total_bytes = 0
 
     def state(self) -> tuple[object, ...]:
@@ -87,9 +89,9 @@ class Arrivals:
 
     def add(self, view: PolicyView, tensor: int, size_bytes: int) -> None:
         """Note a tensor that is about to be asked for, and its bytes."""
-        way = tuple(tier for tier in view.tiers if view.bytes_in(tensor, tier))
+        way = tuple([tier for tier in view.tiers if view.bytes_in(tensor, tier)])
         self.ways[tensor] = way
-        self._queues.setdefault(way, {})[tensor] = size_bytes
+        self._queues[way][tensor] = size_bytes
         self.total_bytes += size_bytes
 
     def come(self, tensor: int, left_bytes: int) -> None:
@@ -110,9 +112,11 @@ class Arrivals:
     def follow(self, has_moved: Callable[[int], bool]) -> None:
         """Ask of each way's tensors whether they have moved, up to the first that has not."""
         for way in self._queues.values():
-            for tensor in [*way]:
-                if not has_moved(tensor) and tensor in way:
-                    break
+            place, goes_on = 0, True
+            while goes_on and place < len(way):
+                tensor = next(islice(way, place, None))
+                goes_on = has_moved(tensor) or tensor not in way
+                place += tensor in way
 
     def cycles(self, view: PolicyView, late: Collection[int], machine: PlannedMachine) -> float:
         """Return the cycles until tensors that are not all there have, on links that carry nothing else.
