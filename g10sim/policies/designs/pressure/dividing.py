@@ -26,7 +26,9 @@ class Queues:
     def __init__(
         self, machine: PlannedMachine, free_bytes: Sequence[int], cycles: float, queued: Iterable[int]
     ) -> None:
-        self._tiers, self._cycles, self._link_rate = machine.tiers, cycles, machine.link_rate
+        self._tiers, self._link_rate = machine.tiers, machine.link_rate
+        self._carried = [tier.write_rate * cycles for tier in self._tiers]
+        self._link_carried = self._link_rate * cycles
         self._queued = [*queued]
         self._free = [free - taken for free, taken in zip(free_bytes, self._queued, strict=True)]
         self.queued_bytes = sum(self._queued)
@@ -54,11 +56,11 @@ class Queues:
         return self.queued_bytes - self._queued[tier]
 
     def _is_idle(self, tier: int) -> bool:
-        cycles, rate, slower = self._cycles, self._tiers[tier].write_rate, 0.0
-        for other, queued in zip(self._tiers, self._queued, strict=True):
-            if other.write_rate < rate:
-                slower += min(queued, other.write_rate * cycles)
-        return self._queued[tier] < min(rate * cycles, self._link_rate * cycles - slower)
+        carried, slower = self._carried[tier], 0.0
+        for other, queued in zip(self._carried, self._queued, strict=True):
+            if other < carried:
+                slower += min(queued, other)
+        return self._queued[tier] < min(carried, self._link_carried - slower)
 
     def shares(self, size_bytes: int, returned: Callable[[], Sequence[int]]) -> Shares:
         """Divide bytes that have yet to leave.
@@ -66,11 +68,11 @@ class Queues:
         In the least time in which they can leave, the first tier takes what it has room and bandwidth for,
         the next one what is left, and so on. Bytes that will have ``returned`` meanwhile, by tier, make room.
         """
-        tiers, left, cycles = self._tiers, float(size_bytes), size_bytes / self._link_rate
-        if 1 <= size_bytes <= min(self._free[0], tiers[0].write_rate * cycles):
+        tiers, left, rate = self._tiers, float(size_bytes), self._link_rate
+        if 1 <= size_bytes <= self._free[0] and tiers[0].write_rate >= rate:
             return 1.0, *[0.0] * (len(tiers) - 1)
-        room = [*map(add, self._free, returned())]
-        cycles, found = max(cycles, self._least_cycles(size_bytes, room)), []
+        room, found = [*map(add, self._free, returned())], []
+        cycles = max(size_bytes / rate, self._least_cycles(size_bytes, room))
         for tier, free in zip(tiers, room, strict=True):
             taken = max(0.0, min(left, free, tier.write_rate * cycles))
             found.append(taken / size_bytes if taken >= 1 else 0.0)
@@ -187,7 +189,7 @@ class Division:
         link_needs = worst / self._machine.link_rate
         self._is_behind = link_needs >= cycles
         self._evenly = set()
-        if self._is_behind or not (self._patient or self._is_urgent(kernel)):
+        if self._is_behind or not (self._patient or self._is_urgent(worst, peak, cycles)):
             longest = link_needs if self._is_behind else max(needs)
             self._evenly = {tier for tier, need in enumerate(needs) if need < _BUSY * longest}
         self._even = [share if tier in self._evenly else 0.0 for tier, share in enumerate(shares)]
@@ -211,8 +213,9 @@ class Division:
             self._queues.add(tier, size_bytes)
             self._divided = 0, ()
             for debts, parts in (self._debts, shares), (self._even_debts, self._even):
-                debts[:] = _with_next(debts, parts, size_bytes)
-                debts[tier] -= size_bytes
+                if parts[tier] < 1:  # else nobody is behind by more
+                    debts[:] = _with_next(debts, parts, size_bytes)
+                    debts[tier] -= size_bytes
         return tier
 
     def _shares(self, worst: int, away: int | None = None) -> Shares:
@@ -238,6 +241,8 @@ class Division:
         idle = queues.idle_tiers()
         if not any(tier in idle for tier in sharing):
             return None
+        if sharing == roomy[:1]:  # there is no choice
+            return sharing[0]
         self._look_ahead()
         late = _with_next(self._even_debts, self._even, size_bytes) if self._evenly else ()
         due = [tier for tier in sharing if tier not in self._evenly or late[tier] > 0] or sharing
@@ -248,12 +253,17 @@ class Division:
                 return tier
         return None
 
-    def _is_urgent(self, kernel: int) -> bool:
-        """Return whether some kernel lacks more than a part of what the link can carry until then."""
-        timeline, (ahead, lacks) = self._forecast.timeline, self._shortage.later()
-        cycles = timeline.lap_times(ahead + kernel) - timeline.lap_time(kernel)
-        leaving = lacks + self._queues.queued_bytes
-        return bool(np.any((lacks > 0) & (leaving > _EARLY * self._machine.link_rate * cycles)))
+    def _is_urgent(self, worst: int, peak: int, cycles: int) -> bool:
+        """Return whether some kernel lacks more than a part of what the link can carry until then.
+
+        The ``worst`` of all mostly does. It comes ``peak`` kernels, and ``cycles``, from now.
+        """
+        queued, rate = self._queues.queued_bytes, _EARLY * self._machine.link_rate
+        if peak > 1 and worst + queued > rate * cycles:
+            return True
+        kernel, timeline, (ahead, lacks) = self._kernel, self._forecast.timeline, self._shortage.later()
+        times = timeline.lap_times(ahead + kernel) - timeline.lap_time(kernel)
+        return bool(np.any((lacks > 0) & (lacks + queued > rate * times)))
 
 
 def _with_next(debts: Sequence[float], shares: Shares, size_bytes: int) -> list[float]:
