@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ class Settings:
 
 
 class NextUses:
-    """Kernels that use some tensors next, each as often as tensors do."""
+    """Kernels that use some tensors next, each as often as tensors do; those that are over stay."""
 
     def __init__(self, kernels: int) -> None:
         self._counts, self._marks = [0] * kernels, bytearray(kernels)
@@ -75,6 +75,7 @@ class Shortage:
     def __init__(self, lack: Integers, alive: NextUses, settings: Settings) -> None:
         self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
         self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
+        self._few = min(_FEW, self._horizon)
         self._level_of = self._levels.data
         self.added: dict[int, tuple[int, int]] = {}
         self._highest = -1
@@ -102,13 +103,12 @@ class Shortage:
             for number in range(kernel, min(until, len(levels))):
                 levels[number] -= size_bytes
         else:
-            self._levels[kernel:until] -= size_bytes
+            part = self._levels[kernel:until]
+            part -= size_bytes
         if size_bytes > 0 and highest < until < kernel + self._horizon:
             self._highest = -1
-        elif size_bytes < 0 and kernel < until <= highest:
-            peak = self._peak_until(until)
-            if levels[peak] >= levels[highest]:
-                self._highest = peak
+        elif size_bytes < 0 and kernel < until <= highest and self.worst(until - kernel) >= levels[highest]:
+            self._highest = self._peak_until(until)
 
     def add(self, tensor: int, until: int, size_bytes: int) -> None:
         """Let the kernels before one lack the bytes of a tensor, too, if they do not yet."""
@@ -133,20 +133,21 @@ class Shortage:
 
     def _peak(self, ahead: int | None) -> int:
         """Return the kernel that lacks most among that many, or among all, of equals the first."""
-        stop = self._kernel + min(ahead or self._horizon, self._horizon)
-        if self._highest < 0 and stop == self._kernel + self._horizon:
+        end = self._kernel + self._horizon
+        stop = min(self._kernel + ahead, end) if ahead else end
+        if self._highest < 0 and stop == end:
             self._highest = self._peak_until(stop)
         return self._highest if 0 <= self._highest < stop else self._peak_until(stop)
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of that many kernels lacks, or the worst of all."""
-        if ahead and ahead <= min(_FEW, self._horizon):
+        if ahead and ahead <= self._few:
             return max(self._level_of[self._kernel : self._kernel + ahead])
         return self._level_of[self._peak(ahead)]
 
     def worst_of_two(self) -> int:
         """Return what the worse of this kernel and the next one lacks."""
-        return max(self._level_of[self._kernel : self._kernel + 2])
+        return max(self._level_of[self._kernel], self._level_of[self._kernel + 1])
 
     def worst_step(self, ahead: int | None = None) -> int:
         """Return the kernels ahead at which the step of the worst of some begins, of equals the first."""
@@ -170,36 +171,39 @@ class Shortage:
 
 
 class Order:
-    """Some of a number of tensors by ranks, such as kernels, of equals the lower number first."""
+    """Tensors by ranks from 0 to a last one, such as kernels, of equals the lower number first.
 
-    def __init__(self, tensors: int) -> None:
-        self._bits = tensors.bit_length()
-        self._mask = (1 << self._bits) - 1
-        self._keys: list[int] = []
+    At first those of some pairs of a rank and a tensor. Ranks that have tensors are marked.
+    """
 
-    def reset(self, ranks: Iterable[tuple[int, int]]) -> None:
-        """Begin again with pairs of a rank and a tensor."""
-        self._keys = sorted(rank << self._bits | tensor for rank, tensor in ranks)
+    def __init__(self, last: int, ranks: Iterable[tuple[int, int]] = ()) -> None:
+        self._tensors: list[list[int]] = [[] for _ in range(last + 1)]
+        self._marks = bytearray(last + 1)
+        for rank, tensor in ranks:
+            self.add(rank, tensor)
 
     def add(self, rank: int, tensor: int) -> None:
         """Add a tensor."""
-        insort(self._keys, rank << self._bits | tensor)
+        insort(self._tensors[rank], tensor)
+        self._marks[rank] = True
 
     def remove(self, rank: int, tensor: int) -> None:
         """Remove a tensor that is there."""
-        del self._keys[bisect_left(self._keys, rank << self._bits | tensor)]
+        tensors = self._tensors[rank]
+        del tensors[bisect_left(tensors, tensor)]
+        if not tensors:
+            self._marks[rank] = False
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
-        return bool(self._keys)
+        return True in self._marks
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the tensors; one that leaves as soon as it was yielded does not disturb this."""
-        keys, place = self._keys, 0
-        while place < len(keys):
-            key = keys[place]
-            yield key & self._mask
-            place += place < len(keys) and keys[place] == key
+        """Yield the tensors; one that leaves once it was yielded does not disturb this."""
+        rank = self._marks.find(True)
+        while rank >= 0:
+            yield from self._tensors[rank].copy()
+            rank = self._marks.find(True, rank + 1)
 
 
 class Account:
@@ -216,11 +220,13 @@ class Account:
         tensors = len(forecast.sizes)
         self.here, self.away, self.next, self.tier_of = ([0] * tensors for _ in range(4))
         self.alive = [False] * tensors
-        self.present, self.absent = Order(tensors), Order(tensors)
-        self._uses = NextUses(forecast.never + 1)
+        self._never = forecast.never
+        self.present, self.absent = Order(self._never), Order(self._never)
+        self._uses = NextUses(self._never + 1)
         self.here_bytes = 0
-        self._returning: Integers = np.zeros((tiers, forecast.never + 1), dtype=np.int64)
-        self._returning_of = self._returning.data
+        self._returning: Integers = np.zeros((tiers, self._never + 1), dtype=np.int64)
+        self._returning_of = [tier.data for tier in self._returning]
+        self._all_returning = [0] * (self._never + 1)
         self.shortage = Shortage(forecast.lack, self._uses, settings)
 
     def state(self) -> tuple[object, ...]:
@@ -232,14 +238,15 @@ class Account:
         self.next = self._forecast.first_uses.copy()
         self.alive = [False] * len(self.next)
         self.shortage.start_iteration()
-        self._returning[:] = 0
+        self._returning[:], self._all_returning = 0, [0] * (self._never + 1)
         for tensor in (tensors := [*alive]):
             self.alive[tensor] = True
             if self.away[tensor]:
                 self._count(tensor, self.away[tensor])
         self._uses.reset(self.next[i] for i in tensors)
-        self.present.reset((-self.next[i], i) for i in tensors if self.here[i])
-        self.absent.reset((self.next[i], i) for i in tensors if self.away[i])
+        present = ((self._never - self.next[i], i) for i in tensors if self.here[i])
+        absent = ((self.next[i], i) for i in tensors if self.away[i])
+        self.present, self.absent = Order(self._never, present), Order(self._never, absent)
 
     def bear(self, tensor: int) -> None:
         """Count a tensor in that is alive from now on."""
@@ -253,23 +260,23 @@ class Account:
             self.alive[tensor] = False
             self._uses.remove(self.next[tensor])
 
-    def use(self, tensor: int, following: int) -> None:
-        """Note the kernel that is the next to use a tensor that is alive."""
-        here, away = self.here[tensor], self.away[tensor]
-        if here or away:
-            self.put(tensor, 0, 0)
-        self._uses.remove(self.next[tensor])
-        self.next[tensor], self.tier_of[tensor] = following, 0
-        self._uses.add(following)
-        if here or away:
-            self.put(tensor, here, away)
+    def use(self, tensors: Iterable[int], following: Mapping[int, int]) -> None:
+        """Note the kernels that are the next to use tensors that are alive."""
+        for tensor in tensors:
+            here, away = self.here[tensor], self.away[tensor]
+            if here or away:
+                self.put(tensor, 0, 0)
+            self.next[tensor], self.tier_of[tensor] = following[tensor], 0
+            self._uses.add(following[tensor])
+            if here or away:
+                self.put(tensor, here, away)
 
     def leave(self, tensor: int, size_bytes: int, tier: int) -> None:
         """Note bytes that leave for a tier; those that are away already count there, too."""
         before, self.tier_of[tensor] = self.tier_of[tensor], tier
         if before != tier:
-            self._returning_of[before, self.next[tensor]] -= self.away[tensor]
-            self._returning_of[tier, self.next[tensor]] += self.away[tensor]
+            self._returning_of[before][self.next[tensor]] -= self.away[tensor]
+            self._returning_of[tier][self.next[tensor]] += self.away[tensor]
         self.put(tensor, self.here[tensor] - size_bytes, self.away[tensor] + size_bytes)
 
     def put(self, tensor: int, here: int, away: int) -> None:
@@ -279,9 +286,9 @@ class Account:
             self.here[tensor] = here
             self.here_bytes += here - was_here
             if not was_here:
-                self.present.add(-use, tensor)
+                self.present.add(self._never - use, tensor)
             elif not here:
-                self.present.remove(-use, tensor)
+                self.present.remove(self._never - use, tensor)
         if away != was_away:
             self.away[tensor] = away
             self._count(tensor, away - was_away)
@@ -292,7 +299,7 @@ class Account:
 
     def returning_bytes(self, first: int, last: int) -> int:
         """Return the bytes that have to be back for some kernels, from the first to the last."""
-        return sum(map(sum, self._returning[:, first : last + 1].tolist()))
+        return sum(self._all_returning[first : last + 1])
 
     def returning(self, first: int, last: int) -> list[int]:
         """Return those bytes by tier."""
@@ -303,4 +310,5 @@ class Account:
         """Count bytes that are away until they are used."""
         use = self.next[tensor]
         self.shortage.spare(use, size_bytes)
-        self._returning_of[self.tier_of[tensor], use] += size_bytes
+        self._returning_of[self.tier_of[tensor]][use] += size_bytes
+        self._all_returning[use] += size_bytes

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -136,6 +137,30 @@ class Forecast:
         for kernel, source in reruns.sources:
             self._uses[source] = tuple(sorted({*self._uses[source], kernel}))
         self.first_uses = [self.next_use(tensor, 0) for tensor in range(len(self.sizes))]
+
+    @cached_property
+    def following(self) -> list[dict[int, int]]:
+        """For each kernel, tensors whose contents it needs, or makes, and the kernels that do so next."""
+        found: list[dict[int, int]] = [{} for _ in range(self.kernels)]
+        for tensor, uses in enumerate(self._uses):
+            last = self.next_use(tensor, self.kernels)
+            for use, following in pairwise((*uses, last)):
+                found[use][tensor] = following
+        return found
+
+    def born_within(self, kernels: int) -> list[dict[int, int]]:
+        """Return the tensors that are born in that many kernels after each, and when.
+
+        Left out are those still alive, which are dropped before they are born again.
+        """
+        dropped = {(drop.end, drop.tensor): drop.start for drop in self._drops}
+        found: list[dict[int, int]] = [{} for _ in range(self.kernels)]
+        for birth, tensors in enumerate(self.born):
+            for tensor in tensors:
+                first = max(birth - kernels, dropped.get((birth, tensor), 0))
+                for kernel in range(first, birth):
+                    found[kernel][tensor] = birth
+        return found
 
     def alive_at(self, kernel: int) -> list[int]:
         """Return the tensors that have contents or pages at a kernel."""

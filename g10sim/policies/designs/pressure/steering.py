@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress, count
+from functools import cache, partial
+from itertools import compress, count, filterfalse
 from math import inf
 
 import numpy as np
@@ -28,7 +29,8 @@ class Steering:
     """Keeps account of one job's tensors, kernel after kernel.
 
     Between kernels only tensors that may have changed are looked at; ``_named`` are the lists of victims
-    given since then. What a kernel costs grows with the number of tensors that change.
+    given since then, ``_there`` the tensors that the kernel before has left as a whole. What a kernel costs
+    grows with the number of tensors that change.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
@@ -43,9 +45,12 @@ class Steering:
         self._changed: set[int] = set()
         self._were_used = False
         self._seen: set[int] = set()
+        self._there: set[int] = set()
         self._named: list[list[int]] = []
         self._spare = 0
+        self._fetch, self._free = cache(Fetch), cache(Free)
         self._division = Division(forecast, machine)
+        self._soon = forecast.born_within(settings.births)
 
     def state(self, view: PolicyView) -> tuple[object, ...]:
         """Return the account of what is where and on its way, and what was asked for and named."""
@@ -60,11 +65,12 @@ class Steering:
         late = self._hold(view)
         shortage = self._account.shortage
         drops = map(Drop, self._forecast.dropped[view.kernel])
-        moves = [*map(Free, dead), *drops, *self._allocations(view, shortage)]
+        moves = [*map(self._free, dead), *drops, *self._allocations(view, shortage)]
         cycles = self._cycles[view.kernel] + self._coming.cycles(view, late, self._machine)
         if shortage.worst() > 0:
             moves += self._evictions(view, shortage, cycles)
-        return [*moves, *self._fetches(view, shortage, cycles, dead)]
+        moves += self._fetches(view, shortage, cycles, dead)
+        return moves
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
         """Let a kernel end only when planned evictions have made room for the next one.
@@ -94,7 +100,7 @@ class Steering:
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + leaving
         if born and following and unused < lack and self._has_victims(view, following, room):
-            yield from map(Fetch, born)
+            yield from map(self._fetch, born)
             yield Await(frozenset(born), evictions=False, prefetches=True)
             return
         yield Await(frozenset(self._first_gone(view, lack)))
@@ -143,9 +149,9 @@ class Steering:
         account.shortage.start_kernel(kernel)
         if kernel:
             self._were_used = view.trace.kernels[kernel - 1].device is Device.GPU
-            self._changed = set(filter(account.alive.__getitem__, self._used))
-            for tensor in self._changed:
-                account.use(tensor, forecast.next_use(tensor, kernel))
+            following = forecast.following[kernel - 1]
+            self._changed = set(filter(account.alive.__getitem__, following))
+            account.use(self._changed, following)
         dead = forecast.dead[kernel or forecast.kernels]
         gone, born = (*dead, *forecast.dropped[kernel]), forecast.born[kernel]
         for tensor in gone:
@@ -169,6 +175,7 @@ class Steering:
     def _look(self, view: PolicyView) -> None:
         """See where tensors are that may have moved."""
         self._seen.clear()
+        self._there = set()
         gone = self._leaving.follow(view.in_transfer_bytes)
         if self._named or not self._were_used:
             for tensor in (*self._changed, *gone, *(self._leaving.tiers if self._named else ())):
@@ -176,20 +183,24 @@ class Steering:
         else:
             for tensor in self._coming.ways.keys() & self._changed:
                 self._coming.discard(tensor)  # as nobody had to make room, it is where the kernel needed it
-            for tensor in filter(self._account.alive.__getitem__, self._changed):
-                self._account.put(tensor, self._sizes[tensor], 0)
+            account, kernel = self._account, view.kernel
+            self._there = set(filter(account.alive.__getitem__, self._changed))
+            for tensor in self._there:
+                account.put(tensor, self._sizes[tensor] if account.next[tensor] > kernel else 0, 0)
             for tensor in gone:
                 self._has_moved(view, tensor)
-        self._coming.follow(lambda tensor: self._has_moved(view, tensor))
+        self._coming.follow(partial(self._has_moved, view))
         if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
             for tensor in set(compress(count(), self._account.alive)) - self._seen:
-                self._see(view, tensor)
+                self._has_moved(view, tensor)
 
     def _hold(self, view: PolicyView) -> set[int]:
         """Let what the kernel needs stay; return the tensors that have yet to arrive, new ones left out."""
         account, sizes, late = self._account, self._sizes, set[int]()
         born, self._used = self._forecast.born[view.kernel], self._forecast.needed[view.kernel]
         for tensor in self._used:
+            if tensor in self._there:
+                continue
             if account.here[tensor] == sizes[tensor] and not self._named:
                 account.put(tensor, 0, 0)
                 continue
@@ -203,15 +214,11 @@ class Steering:
 
     def _has_moved(self, view: PolicyView, tensor: int) -> bool:
         """See a tensor, once; return whether more or less of it is on the GPU than before."""
-        if tensor in self._seen or not self._account.alive[tensor]:
+        account = self._account
+        if tensor in self._seen or not account.alive[tensor]:
             return True
         self._seen.add(tensor)
-        before = self._account.here[tensor]
-        self._see(view, tensor)
-        return self._account.here[tensor] != before
-
-    def _see(self, view: PolicyView, tensor: int) -> None:
-        size, here = self._sizes[tensor], view.resident_bytes(tensor)
+        before, size, here = account.here[tensor], self._sizes[tensor], view.resident_bytes(tensor)
         moving = view.in_transfer_bytes(tensor) if here < size else 0
         self._coming.come(tensor, moving)
         if not moving:
@@ -219,7 +226,8 @@ class Steering:
         away = size - here
         if tensor not in self._leaving.tiers:
             away = view.away_bytes(tensor) if away > moving else 0
-        self._account.put(tensor, here, away)
+        account.put(tensor, here, away)
+        return here != before
 
     def _allocations(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
         """Map what is about to be written: at once for this kernel, ahead where there is room until then.
@@ -227,18 +235,13 @@ class Steering:
         While tensors leave, room is what is free at once: what waits for theirs keeps others waiting.
         """
         kernel, forecast = view.kernel, self._forecast
-        yield from map(Fetch, forecast.born[kernel])  # other tensors may have had their addresses until now
-        last = min(self._settings.births, forecast.kernels - 1 - kernel)
-        soon: dict[int, int] = {}
-        for birth in range(kernel + 1, kernel + last + 1):
-            for tensor in forecast.born[birth]:
-                if not self._account.alive[tensor]:  # those alive now are dropped and made again before then
-                    soon.setdefault(tensor, birth)
-        if soon:
-            yield from self._ahead(view, shortage, soon)
+        # Other tensors may have had their addresses until now.
+        yield from map(self._fetch, forecast.born[kernel])
+        if self._soon[kernel]:
+            yield from self._ahead(view, shortage, self._soon[kernel])
         self._asked.difference_update(forecast.born[kernel])
         shortage.forget(forecast.born[kernel])
-        yield from map(Fetch, forecast.scratch[kernel])
+        yield from map(self._fetch, forecast.scratch[kernel])
 
     def _ahead(self, view: PolicyView, shortage: Shortage, soon: Mapping[int, int]) -> Iterator[Move]:
         """Map new tensors before the kernels that make them, each as far as there is room until then.
@@ -246,31 +249,30 @@ class Steering:
         What has to return until then takes its room first: copies need more time than mapping.
         """
         kernel, leaving, sizes = view.kernel, self._leaving.total_bytes, self._sizes
-        is_easy, asked = False, self._asked.intersection(soon)
+        is_easy, asked = False, [*filter(self._asked.__contains__, soon)]
         if not leaving and not self._account.absent:
             shortage.take_back()
             is_easy = shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
-        for tensor in asked - shortage.added.keys() if not is_easy else ():
+        for tensor in filterfalse(shortage.added.__contains__, asked) if not is_easy else ():
             shortage.add(tensor, soon[tensor], sizes[tensor])
-        room: int | None = None
-        for tensor, birth in [item for item in soon.items() if item[0] not in asked]:
+        # What was discarded is room, too. What others take is looked for only where there is any.
+        room, is_known = view.largest_hole_bytes if leaving else view.free_bytes, False
+        for tensor in filterfalse(self._asked.__contains__, soon):
+            birth = soon[tensor]
             if not is_easy:
                 lack = shortage.worst(birth - kernel) + leaving + sizes[tensor]
                 if lack > 0 or lack + self._account.returning_bytes(kernel, birth) > 0:
                     continue
-            if room is None:
-                taken = sum(self._absent(view, tensor) for tensor in self._forecast.born[kernel])
-                taken += sum(map(view.in_transfer_bytes, asked))
-                room, is_all = view.largest_hole_bytes - taken, leaving > 0
             absent = self._absent(view, tensor)
-            if absent > room and not is_all:  # what was discarded is room, too, and is looked for only then
-                room, is_all = room + view.free_bytes - view.largest_hole_bytes, True
+            if absent <= room and not is_known:
+                room -= sum([self._absent(view, other) for other in self._forecast.born[kernel]])
+                room, is_known = room - sum(map(view.in_transfer_bytes, asked)), True
             if absent <= room:
                 room -= absent
                 self._asked.add(tensor)
                 if not is_easy:
                     shortage.add(tensor, birth, sizes[tensor])
-                yield Fetch(tensor)
+                yield self._fetch(tensor)
 
     def _absent(self, view: PolicyView, tensor: int) -> int:
         """Return the bytes of a tensor that are not on the GPU."""
@@ -312,8 +314,6 @@ class Steering:
             self._leaving.add(tensor, tier, size)
             account.leave(tensor, size, tier)
             yield Evict(tensor, self._machine.tiers[tier].name, size_bytes=size)
-            if shortage.worst() <= 0:
-                return
 
     def _wanted(self, view: PolicyView, cycles: float) -> float:
         """Return the bytes that have to leave by now, where the next kernel has what it needs.
@@ -367,7 +367,7 @@ class Steering:
         self._spare = -(shortage.of_next() + added)
         for tensor in fetched:
             account.put(tensor, account.here[tensor], 0)
-        return map(Fetch, fetched)
+        return map(self._fetch, fetched)
 
     def _room(self, view: PolicyView, cycles: float, dead: Sequence[int]) -> float:
         """Return the bytes that are free now, and those that leave in that many cycles or at once."""
