@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -177,7 +178,7 @@ class Order:
     """
 
     def __init__(self, last: int, ranks: Iterable[tuple[int, int]] = ()) -> None:
-        self._tensors: list[list[int]] = [[] for _ in range(last + 1)]
+        self._tensors = defaultdict[int, list[int]](list)
         self._marks = bytearray(last + 1)
         for rank, tensor in ranks:
             self.add(rank, tensor)
@@ -192,11 +193,12 @@ class Order:
         tensors = self._tensors[rank]
         del tensors[bisect_left(tensors, tensor)]
         if not tensors:
+            del self._tensors[rank]
             self._marks[rank] = False
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
-        return True in self._marks
+        return bool(self._tensors)
 
     def __iter__(self) -> Iterator[int]:
         """Yield the tensors; one that leaves once it was yielded does not disturb this."""
@@ -260,16 +262,15 @@ class Account:
             self.alive[tensor] = False
             self._uses.remove(self.next[tensor])
 
-    def use(self, tensors: Iterable[int], following: Mapping[int, int]) -> None:
-        """Note the kernels that are the next to use tensors that are alive."""
-        for tensor in tensors:
-            here, away = self.here[tensor], self.away[tensor]
-            if here or away:
-                self.put(tensor, 0, 0)
-            self.next[tensor], self.tier_of[tensor] = following[tensor], 0
-            self._uses.add(following[tensor])
-            if here or away:
-                self.put(tensor, here, away)
+    def use(self, tensor: int, following: int) -> None:
+        """Note the kernel that is the next to use a tensor that is alive."""
+        here, away = self.here[tensor], self.away[tensor]
+        if here or away:
+            self.put(tensor, 0, 0)
+        self.next[tensor], self.tier_of[tensor] = following, 0
+        self._uses.add(following)
+        if here or away:
+            self.put(tensor, here, away)
 
     def leave(self, tensor: int, size_bytes: int, tier: int) -> None:
         """Note bytes that leave for a tier; those that are away already count there, too."""

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -17,7 +16,7 @@ from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.interface import PlannedMachine
 from g10sim.policies.planning.timeline import Timeline
-from g10sim.trace.model import Kernel, Trace
+from g10sim.trace.model import Device, Kernel, Trace
 from g10sim.trace.repetition import each, named
 
 
@@ -118,10 +117,10 @@ class Forecast:
         reruns = Reruns(demand, drops)
         self.largest_set = int(working_set_bytes(trace).max(initial=0))
         self.never = 3 * kernels - 1
-        persistent = each(trace.tensors, attrgetter("persistent"))
-        used = list(map(bool, trace.uses))
-        self.lasting = np.array(persistent) & np.array(used)
-        mortal = np.flatnonzero(~np.array(persistent) & np.array(used)).tolist()
+        used, persistent = np.array([*map(bool, trace.uses)]), np.array(trace.lasting)
+        self.lasting = persistent & used
+        mortal = np.flatnonzero(~persistent & used).tolist()
+        self.on_gpu = each(trace.kernels, lambda kernel: kernel.device is Device.GPU)
         self._mortal, self._births, self._deaths, self._drops = mortal, trace.births, trace.deaths, drops
         self._uses = [uses[: bisect_left(uses, trace.deaths[i])] for i, uses in enumerate(trace.uses)]
         again = [(drop.end, drop.tensor) for drop in drops]
@@ -137,30 +136,6 @@ class Forecast:
         for kernel, source in reruns.sources:
             self._uses[source] = tuple(sorted({*self._uses[source], kernel}))
         self.first_uses = [self.next_use(tensor, 0) for tensor in range(len(self.sizes))]
-
-    @cached_property
-    def following(self) -> list[dict[int, int]]:
-        """For each kernel, tensors whose contents it needs, or makes, and the kernels that do so next."""
-        found: list[dict[int, int]] = [{} for _ in range(self.kernels)]
-        for tensor, uses in enumerate(self._uses):
-            last = self.next_use(tensor, self.kernels)
-            for use, following in pairwise((*uses, last)):
-                found[use][tensor] = following
-        return found
-
-    def born_within(self, kernels: int) -> list[dict[int, int]]:
-        """Return the tensors that are born in that many kernels after each, and when.
-
-        Left out are those still alive, which are dropped before they are born again.
-        """
-        dropped = {(drop.end, drop.tensor): drop.start for drop in self._drops}
-        found: list[dict[int, int]] = [{} for _ in range(self.kernels)]
-        for birth, tensors in enumerate(self.born):
-            for tensor in tensors:
-                first = max(birth - kernels, dropped.get((birth, tensor), 0))
-                for kernel in range(first, birth):
-                    found[kernel][tensor] = birth
-        return found
 
     def alive_at(self, kernel: int) -> list[int]:
         """Return the tensors that have contents or pages at a kernel."""

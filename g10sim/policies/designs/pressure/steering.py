@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import compress, count, filterfalse
 from math import inf
 
@@ -16,7 +16,6 @@ from g10sim.policies.designs.pressure.transfers import Arrivals, Departures
 from g10sim.policies.interface import PlannedMachine, PolicyView
 from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
 from g10sim.policies.planning.leaving import by_departure
-from g10sim.trace.model import Device
 
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
@@ -48,9 +47,7 @@ class Steering:
         self._there: set[int] = set()
         self._named: list[list[int]] = []
         self._spare = 0
-        self._fetch, self._free = cache(Fetch), cache(Free)
         self._division = Division(forecast, machine)
-        self._soon = forecast.born_within(settings.births)
 
     def state(self, view: PolicyView) -> tuple[object, ...]:
         """Return the account of what is where and on its way, and what was asked for and named."""
@@ -65,7 +62,7 @@ class Steering:
         late = self._hold(view)
         shortage = self._account.shortage
         drops = map(Drop, self._forecast.dropped[view.kernel])
-        moves = [*map(self._free, dead), *drops, *self._allocations(view, shortage)]
+        moves = [*map(Free, dead), *drops, *self._allocations(view, shortage)]
         cycles = self._cycles[view.kernel] + self._coming.cycles(view, late, self._machine)
         if shortage.worst() > 0:
             moves += self._evictions(view, shortage, cycles)
@@ -100,7 +97,7 @@ class Steering:
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + leaving
         if born and following and unused < lack and self._has_victims(view, following, room):
-            yield from map(self._fetch, born)
+            yield from map(Fetch, born)
             yield Await(frozenset(born), evictions=False, prefetches=True)
             return
         yield Await(frozenset(self._first_gone(view, lack)))
@@ -148,10 +145,10 @@ class Steering:
         kernel, forecast, account = view.kernel, self._forecast, self._account
         account.shortage.start_kernel(kernel)
         if kernel:
-            self._were_used = view.trace.kernels[kernel - 1].device is Device.GPU
-            following = forecast.following[kernel - 1]
-            self._changed = set(filter(account.alive.__getitem__, following))
-            account.use(self._changed, following)
+            self._were_used = forecast.on_gpu[kernel - 1]
+            self._changed = set(filter(account.alive.__getitem__, self._used))
+            for tensor in self._changed:
+                account.use(tensor, forecast.next_use(tensor, kernel))
         dead = forecast.dead[kernel or forecast.kernels]
         gone, born = (*dead, *forecast.dropped[kernel]), forecast.born[kernel]
         for tensor in gone:
@@ -236,12 +233,17 @@ class Steering:
         """
         kernel, forecast = view.kernel, self._forecast
         # Other tensors may have had their addresses until now.
-        yield from map(self._fetch, forecast.born[kernel])
-        if self._soon[kernel]:
-            yield from self._ahead(view, shortage, self._soon[kernel])
+        yield from map(Fetch, forecast.born[kernel])
+        soon: dict[int, int] = {}
+        for birth in range(kernel + 1, min(kernel + self._settings.births + 1, forecast.kernels)):
+            for tensor in forecast.born[birth]:
+                if not self._account.alive[tensor]:  # those alive now are dropped and made again before then
+                    soon.setdefault(tensor, birth)
+        if soon:
+            yield from self._ahead(view, shortage, soon)
         self._asked.difference_update(forecast.born[kernel])
         shortage.forget(forecast.born[kernel])
-        yield from map(self._fetch, forecast.scratch[kernel])
+        yield from map(Fetch, forecast.scratch[kernel])
 
     def _ahead(self, view: PolicyView, shortage: Shortage, soon: Mapping[int, int]) -> Iterator[Move]:
         """Map new tensors before the kernels that make them, each as far as there is room until then.
@@ -272,7 +274,7 @@ class Steering:
                 self._asked.add(tensor)
                 if not is_easy:
                     shortage.add(tensor, birth, sizes[tensor])
-                yield self._fetch(tensor)
+                yield Fetch(tensor)
 
     def _absent(self, view: PolicyView, tensor: int) -> int:
         """Return the bytes of a tensor that are not on the GPU."""
@@ -367,7 +369,7 @@ class Steering:
         self._spare = -(shortage.of_next() + added)
         for tensor in fetched:
             account.put(tensor, account.here[tensor], 0)
-        return map(self._fetch, fetched)
+        return map(Fetch, fetched)
 
     def _room(self, view: PolicyView, cycles: float, dead: Sequence[int]) -> float:
         """Return the bytes that are free now, and those that leave in that many cycles or at once."""
