@@ -98,7 +98,7 @@ def _outcome(
         policy.plan_job(job, system, BehaviourSpec())
     except UnsupportedError as error:
         return SwapOutcome(limit, score, mode, ideal_cycles, None, message=str(error))
-    (plan,) = policy.planned
+    (plan,) = policy.jobs
     if not simulates:
         return SwapOutcome(limit, score, mode, ideal_cycles, plan)
     try:

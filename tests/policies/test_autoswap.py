@@ -16,7 +16,7 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.designs.autoswap.autoswap import AutoSwap
-from g10sim.policies.designs.autoswap.planner import MODES, SCORES, plan_swapped_pool, plan_swaps
+from g10sim.policies.designs.autoswap.planner import MODES, SCORES, SwapPlanner, plan_swapped_pool
 from g10sim.policies.designs.autoswap.schedule import Schedule, stick_to_limit, without_overhead
 from g10sim.policies.designs.autoswap.scores import (
     area_of_absence,
@@ -141,8 +141,9 @@ def test_candidates_have_uses_on_both_sides_of_the_peak():
     assert (names["late"].start, names["late"].end) == (0, 4)
 
 
-def plan_of(trace, limit_bytes, rate=10.0, **parameters):
-    return plan_swaps(trace, 10**9, copies_at(rate), limit_bytes, least_bytes=1, **parameters)
+def plan_of(trace, limit_bytes, rate=10.0, score="swdoa", **parameters):
+    planner = SwapPlanner(trace, 10**9, copies_at(rate), **{"least_bytes": 1, **parameters})
+    return planner.plan(limit_bytes, score)
 
 
 @pytest.mark.slow
@@ -150,10 +151,10 @@ def plan_of(trace, limit_bytes, rate=10.0, **parameters):
 @pytest.mark.parametrize("mode", MODES)
 def test_combined_score_is_never_worse_than_the_best_single_one(name, share, mode):
     trace = whole_pages(g10sim.load_trace(TRACES / "tensile" / f"{name}.g10t"), 4096)
-    limit, copies = int(share * peak_live_bytes(trace)), copies_at(13.0)
-    costs = {}
+    limit, costs = int(share * peak_live_bytes(trace)), {}
+    planner = SwapPlanner(trace, 1_200_000_000, copies_at(13.0), mode=mode)
     for score in SCORES:
-        plan = plan_swaps(trace, 1_200_000_000, copies, limit, score=score, mode=mode)
+        plan = planner.plan(limit, score)
         kept = mode == "stick_to_limit"
         costs[score] = plan.schedule.overhead_cycles if kept else plan.schedule.peak_bytes
     assert costs["combined"] <= min(costs[score] for score in ("doa", "aoa", "wdoa", "swdoa"))
@@ -171,7 +172,7 @@ def test_combined_score_does_better_in_the_simulation_than_every_single_one():
         records = simulate(trace, system, policy, iterations=3)
         times[score] = iteration_times(records)[-1]
         if score != "combined":
-            assert policy.planned[0].swaps.weights == {score: 1.0}
+            assert policy.jobs[0].swaps.weights == {score: 1.0}
     assert times["combined"] == min(times.values()) > records.iterations[-1].ideal_cycles
 
 
@@ -187,7 +188,7 @@ def test_nothing_is_searched_for_where_nothing_has_to_leave_or_can(score, monkey
     trace = trace_of({"a": 4, "b": 3}, [(MS, "", "a"), (MS, "", "b"), (MS, "b", ""), (MS, "a", "")])
     plan = plan_of(trace, 7 * PAGE, score=score)
     assert (plan.weights, plan.schedule) == ({}, Schedule((), 0, 0, 7 * PAGE))
-    least = plan_swaps(trace, 10**9, copies_at(10.0), 5 * PAGE, least_bytes=5 * PAGE, score=score)
+    least = plan_of(trace, 5 * PAGE, least_bytes=5 * PAGE, score=score)
     assert (least.weights, least.schedule) == (plan.weights, plan.schedule)
 
 
@@ -250,12 +251,12 @@ def test_without_overhead_an_iteration_takes_as_long_as_on_an_unlimited_gpu(seed
     limit = f"{max(4096, int(peak_live_bytes(trace) * share))} B"
     policy = AutoSwap(score=score, mode="no_overhead", memory_limit=limit, least_tensor="1 B")
     policy.plan_job(g10sim_job(trace), small_system(10**6), g10sim_behaviour())
-    pages = policy.planned[0].pool.footprint_bytes // 4096
+    pages = policy.jobs[0].pool.footprint_bytes // 4096
     if pages == 0:
         return
     records = simulate(trace, small_system(pages), policy, iterations=3)
     assert {record.end - record.start - record.ideal_cycles for record in records.iterations[1:]} == {0}
-    assert records.iterations[-1].peak_gpu_bytes == policy.planned[0].swaps.schedule.peak_bytes
+    assert records.iterations[-1].peak_gpu_bytes == policy.jobs[0].swaps.schedule.peak_bytes
 
 
 def g10sim_job(trace):
@@ -300,7 +301,7 @@ def test_expected_overhead_is_the_simulated_one(memory):
     system = g10sim.system("a100-40g-g10-paper", gpu={"memory": memory})
     policy = AutoSwap()
     records = simulate(trace, system, policy, iterations=3)
-    (planned,) = policy.planned
+    (planned,) = policy.jobs
     assert planned.fits
     last = records.iterations[-1]
     overhead = last.end - last.start - last.ideal_cycles
@@ -315,7 +316,7 @@ def test_other_pools_run_the_same_plan(pool):
     system = g10sim.system("a100-40g-g10-paper", gpu={"memory": "90 MiB"})
     policy = AutoSwap(pool=pool)
     records = simulate(trace, system, policy)
-    assert policy.planned[0].swaps.schedule.swaps
+    assert policy.jobs[0].swaps.schedule.swaps
     assert records.iterations[-1].traffic["gpu_to_host_bytes"] > 0
 
 
@@ -359,7 +360,7 @@ def test_a_pool_as_large_as_the_gpu_fits():
     policy = AutoSwap(least_tensor="1 B")
     trace = trace_of({"a": 4, "b": 6}, [(MS, "", "a"), (MS, "", "b"), (MS, "b", ""), (MS, "a", "")])
     plan = policy.plan_job(g10sim_job(trace), machine(10), g10sim_behaviour())
-    (planned,) = policy.planned
+    (planned,) = policy.jobs
     assert planned.pool.footprint_bytes == 10 * PAGE
     assert planned.fits
     # Nothing is swapped for less, and nothing is in the way of its addresses.
@@ -371,7 +372,7 @@ def test_a_gpu_with_room_for_everything_swaps_nothing():
     trace = chain(4, activation_bytes=8 << 20)
     policy = AutoSwap()
     records = simulate(trace, g10sim.system("a100-40g-g10-paper"), policy)
-    assert policy.planned[0].plan.moves == ()
+    assert policy.jobs[0].plan.moves == ()
     assert iteration_times(records) == [record.ideal_cycles for record in records.iterations]
     assert policy.note.startswith("0 of ")
 

@@ -11,7 +11,7 @@ from machines import trace_of as pages_trace
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.designs.capuchin.capuchin import Guidance
-from g10sim.policies.designs.capuchin.planner import Parameters, plan_job
+from g10sim.policies.designs.capuchin.planner import Hybrid
 from g10sim.policies.designs.capuchin.recomputations import Recomputations
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, LeastCosts, access_pairs, trigger_at
 from g10sim.policies.interface.moves import Fetch
@@ -34,7 +34,7 @@ def accesses_of(trace):
 
 
 def planned(trace, target, **parameters):
-    return plan_job(accesses_of(trace), Parameters(target, RATE, **parameters))
+    return Hybrid(accesses_of(trace), target, RATE, **parameters)
 
 
 def pairs_over(accesses, kernel, least_bytes=0):
@@ -330,7 +330,9 @@ def test_a_copy_in_may_be_triggered_by_the_second_kernel_behind_the_peak_and_no_
 
 
 def test_with_room_a_copy_in_is_triggered_by_the_kernel_behind_its_absence_and_no_earlier():
-    guidance = Guidance(replace(planned(LONG, 240), target_bytes=10**6), 1.0)
+    found = planned(LONG, 240)
+    found.target_bytes = 10**6
+    guidance = Guidance(found, 1.0)
     for _ in range(5):
         guidance.note_late(0)
         guidance.adjust()
@@ -342,9 +344,9 @@ def test_with_room_a_copy_in_is_triggered_by_the_kernel_behind_its_absence_and_n
 def test_copies_are_issued_before_the_kernel_that_they_are_away_from():
     kernels = [(10, "", "p q"), (5, "", ""), (10, "", "x"), (4, "x", ""), (16, "", ""), (10, "p q", "")]
     found = planned(trace_of({"p": 96, "q": 96, "x": 150}, kernels), 192)
-    late = [replace(swap, out=Interval(26, 34)) for swap in found.swaps[:1]]
+    found.swaps = tuple(replace(swap, out=Interval(26, 34)) for swap in found.swaps[:1])
     # The link is free in kernel 3 only, but kernel 2 is to begin without it.
-    guidance = Guidance(replace(found, swaps=late), 0.05)
+    guidance = Guidance(found, 0.05)
     assert guidance.leaving == guidance.awaited == {1: [0]}
 
 

@@ -11,8 +11,7 @@ from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.policies.designs.g10 import draft_g10
 from g10sim.policies.designs.g10.draft import PlannedEviction
-from g10sim.policies.designs.g10.g10_paced import G10Paced
-from g10sim.policies.designs.g10.recovery import Waiting
+from g10sim.policies.designs.g10.recovery import WaitingJob
 from g10sim.policies.interface.machine import PlannedTier
 from g10sim.policies.interface.moves import Await, Evict
 from g10sim.policies.interface.policy import Policy
@@ -86,10 +85,7 @@ def test_a_kernel_ends_when_planned_evictions_have_made_room_for_the_next_one(fr
     """Tensors of 60 bytes leave; the next kernel lacks one of 100. A dead one gives 40 bytes."""
     tier = PlannedTier("ssd", "ssd", 0, 1.0, 1.0)
     evictions = [PlannedEviction(tensor, 60, 0, 2, tier, out_by, None) for tensor, out_by in ((0, 1), (1, 0))]
-    waiting = Waiting(SimpleNamespace(evictions=evictions), [[0, 1], [2], [3]])
-    assert waiting.state() == ()
-    waiting.begin(0)
-    assert waiting.state() == ((1, "ssd"), (0, "ssd"))
+    waiting = WaitingJob(SimpleNamespace(evictions=evictions), None, [[0, 1], [2], [3]], 0, 0)
     view = SimpleNamespace(
         kernel=0,
         free_bytes=free,
@@ -99,10 +95,13 @@ def test_a_kernel_ends_when_planned_evictions_have_made_room_for_the_next_one(fr
         in_transfer_bytes=lambda tensor: 60,
         bytes_in=lambda tensor, tier: 0,
     )
-    assert list(waiting.waits(view)) == ([] if awaited is None else [Await(frozenset(awaited))])
+    assert waiting.state(view) == ()
+    assert list(waiting.on_kernel_start(view)) == []
+    assert waiting.state(view) == ((1, "ssd"), (0, "ssd"))
+    assert list(waiting.on_kernel_end(view)) == ([] if awaited is None else [Await(frozenset(awaited))])
     view.in_transfer_bytes = lambda tensor: 0
-    assert list(waiting.waits(view)) == []
-    assert waiting.state() == ()
+    assert list(waiting.on_kernel_end(view)) == []
+    assert waiting.state(view) == ()
 
 
 def test_the_published_plan_is_among_them_where_g10_follows_it():
@@ -172,12 +171,12 @@ def shares_of_the_ssd(monkeypatch, speeds, share=1):
     """The share of the SSD of every design that is tried, of which each method has a speed."""
     told = []
 
-    def speed(design, obstacle):
+    def speed(design, obstacle, until_steady):
         told.append(design.ssd_share)
         design._needs_ssd = True
         return speeds[design.method]
 
-    monkeypatch.setattr(G10Paced, "_speed", speed)
+    monkeypatch.setattr("g10sim.policies.designs.g10.g10_paced.speed", speed)
     create({"name": "g10_paced", "ssd_share": share}).settle(trials())
     return told
 
@@ -244,12 +243,12 @@ def test_kernels_wait_for_the_room_that_the_plan_makes(method, ends, stalls):
 def test_plans_are_tried_as_long_as_a_better_one_may_come(monkeypatch, speeds, tried, chosen):
     told = []
 
-    def speed(design, obstacle):
+    def speed(design, obstacle, until_steady):
         told.append((design.method, design.recovery_look_ahead))
         design._needs_ssd = True
         return speeds.get(told[-1], 0.1)
 
-    monkeypatch.setattr(G10Paced, "_speed", speed)
+    monkeypatch.setattr("g10sim.policies.designs.g10.g10_paced.speed", speed)
     found = create("g10_paced").settle(trials())
     assert (len(told), (found.method, found.recovery_look_ahead)) == (tried, chosen)
 

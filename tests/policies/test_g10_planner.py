@@ -15,7 +15,7 @@ from g10sim.policies.designs.g10 import PlanningParameters, draft_g10, plan_g10
 from g10sim.policies.designs.g10.draft import PlannedEviction
 from g10sim.policies.designs.g10.live import _expected_stalls, _Unrelieved
 from g10sim.policies.designs.g10.planner import to_plan
-from g10sim.policies.designs.g10.recovery import Recovery
+from g10sim.policies.designs.g10.recovery import RecoveringJob
 from g10sim.policies.designs.g10.tuned import unified_memory_factor
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.moves import Evict, Fetch, Free
@@ -670,7 +670,8 @@ def test_the_target_is_a_share_of_all_the_memory_that_is_planned_with():
 
 def recovered(kernel, eviction, look_ahead=5, **view):
     """Prefetches of tensor 0, which kernels 0 and 4 of six read, in kernel 0 <= ``kernel`` < 6."""
-    found = Recovery(SimpleNamespace(evictions=[eviction]), [[0], [], [], [], [0], []], 1000)
+    draft, kernels = SimpleNamespace(evictions=[eviction]), [[0], [], [], [], [0], []]
+    found = RecoveringJob(draft, None, kernels, 1000, look_ahead)
     seen = {
         "kernel": kernel,
         "free_bytes": 1000,
@@ -680,7 +681,7 @@ def recovered(kernel, eviction, look_ahead=5, **view):
         "away_bytes": lambda tensor: 100,
         "trace": SimpleNamespace(tensors=[SimpleNamespace(persistent=True)]),
     }
-    return found.prefetches(SimpleNamespace(**seen | view), look_ahead)
+    return list(found.on_kernel_start(SimpleNamespace(**seen | view)))
 
 
 def test_what_the_plan_keeps_away_returns_when_the_plan_says():

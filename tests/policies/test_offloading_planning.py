@@ -10,7 +10,7 @@ from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.room import require_tier
 from g10sim.policies.planning.offloading.takeover import Launches, Takeover
-from g10sim.policies.planning.offloading.windows import Limits, by_kernel, windows
+from g10sim.policies.planning.offloading.windows import by_kernel, windows
 from g10sim.trace.model import Device, Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 
@@ -31,14 +31,14 @@ def weights_in_turn():
 @pytest.mark.parametrize(
     ("limits", "stays"),
     [
-        (Limits(60, NO_LIMIT, 50), [(0, 0, 0, 0), (1, 0, 1, 1), (2, 0, 2, 2), (0, 0, 3, 3), (3, 2, 4, 4),
-                                    (1, 3, 5, 5)]),
-        (Limits(60, 100, 50), [(0, 0, 0, 0), (1, 0, 1, 1), (2, 0, 2, 2), (0, 0, 3, 3), (3, 2, 4, 4),
-                               (1, 3, 5, 5)]),
-        (Limits(60, 50, 50), [(0, 0, 0, 0), (1, 0, 1, 1), (2, 1, 2, 2), (0, 2, 3, 3), (3, 3, 4, 4),
-                              (1, 5, 5, 5)]),
-        (Limits(60, NO_LIMIT, 51), [(0, 0, 0, 3), (1, 0, 1, 1), (2, 0, 2, 2), (3, 2, 4, 4), (1, 2, 5, 5)]),
-        (Limits(0, NO_LIMIT, 81), [(0, 0, 0, 3), (1, 1, 1, 5), (2, 2, 2, 2), (3, 4, 4, 4)]),
+        ((60, NO_LIMIT, 50), [(0, 0, 0, 0), (1, 0, 1, 1), (2, 0, 2, 2), (0, 0, 3, 3), (3, 2, 4, 4),
+                              (1, 3, 5, 5)]),
+        ((60, 100, 50), [(0, 0, 0, 0), (1, 0, 1, 1), (2, 0, 2, 2), (0, 0, 3, 3), (3, 2, 4, 4),
+                         (1, 3, 5, 5)]),
+        ((60, 50, 50), [(0, 0, 0, 0), (1, 0, 1, 1), (2, 1, 2, 2), (0, 2, 3, 3), (3, 3, 4, 4),
+                        (1, 5, 5, 5)]),
+        ((60, NO_LIMIT, 51), [(0, 0, 0, 3), (1, 0, 1, 1), (2, 0, 2, 2), (3, 2, 4, 4), (1, 2, 5, 5)]),
+        ((0, NO_LIMIT, 81), [(0, 0, 0, 3), (1, 1, 1, 5), (2, 2, 2, 2), (3, 4, 4, 4)]),
     ],
 )  # fmt: skip
 def test_weights_come_ahead_of_their_uses_as_far_as_bytes_allow(limits, stays):
@@ -46,12 +46,12 @@ def test_weights_come_ahead_of_their_uses_as_far_as_bytes_allow(limits, stays):
 
     The first weight stays over 50 bytes if that is less than the limit.
     """
-    found = windows(weights_in_turn(), range(4), limits)
+    found = windows(weights_in_turn(), range(4), *limits)
     assert [(one.tensor, one.fetched, one.first, one.last) for one in found] == stays
 
 
 def test_stays_are_listed_by_the_kernel_that_they_begin_or_end_with():
-    found = windows(weights_in_turn(), range(4), Limits(60, 50, 50))
+    found = windows(weights_in_turn(), range(4), 60, 50, 50)
     assert by_kernel(found, "fetched") == {0: [0, 1], 1: [2], 2: [0], 3: [3], 5: [1]}
     assert by_kernel(found, "last") == {0: [0], 1: [1], 2: [2], 3: [0], 4: [3], 5: [1]}
 

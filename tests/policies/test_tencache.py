@@ -42,8 +42,8 @@ def there_and_back(count, capacity, *, looks_ahead):
     for kernel in (*range(count), *reversed(range(count))):
         builder.kernel("Read", 1, [kernel], [])
     trace = builder.build()
-    found = cached(trace, range(count), [1] * count, capacity, looks_ahead=looks_ahead)
-    return [(stay.tensor, stay.fetched, stay.last) for stay in found.stays], found.hits
+    stays, share = cached(trace, range(count), [1] * count, capacity, looks_ahead=looks_ahead)
+    return [(stay.tensor, stay.fetched, stay.last) for stay in stays], share * 2 * count
 
 
 def test_the_cache_slides_along_the_uses():

@@ -417,7 +417,7 @@ def test_transfers_exclude_each_other_and_leave_accesses_alone(workloads, duplex
         for swap in schedule.swaps:
             gone = swap.back.end - swap.out.start + period * swap.wraps
             away += [(swap.tensor, (swap.out.start + time) % period) for time in range(gone)]
-            closed = [set(range(*interval)) for interval in accesses.accesses(swap.tensor)]
+            closed = [set(range(*accesses.interval(use))) for use in accesses.uses[swap.tensor]]
             for name, copy in (("out", swap.out), ("back", swap.back)):
                 cells = [time % period for time in range(*copy)]
                 used[name if duplex else "out"] += cells

@@ -21,11 +21,12 @@ from g10sim.errors import CapacityError, ConfigError, UnsupportedError
 from g10sim.policies.designs.vdnn.layers import LayerKind, layers_of
 from g10sim.policies.designs.vdnn_multi.offload_set import (
     Offloaded,
-    OffloadSet,
     OffloadTimeline,
     _Exposure,
     by_window,
     just_in_time,
+    layers_to_offload,
+    pruned,
 )
 from g10sim.policies.designs.vdnn_multi.steering import Rescue, Steering, plan_prefetches
 from g10sim.policies.designs.vdnn_multi.vdnn_multi import VdnnMulti, fair_share
@@ -144,18 +145,17 @@ def timeline_of(trace, clock=10**9, page=512):
 
 def chosen_layers(trace, budget, rate=12.8):
     timeline, layers = timeline_of(trace), layers_of(trace, fuse_activations=True)
-    chooser = OffloadSet(timeline, budget, LayerKind.CONVOLUTION)
-    candidates = [layer for layer in layers if layer.kind is not LayerKind.MATRIX]
-    return chooser.choose(candidates, lambda size: round(size / rate), just_in_time(timeline))
+    candidates, kind = [one for one in layers if one.kind is not LayerKind.MATRIX], LayerKind.CONVOLUTION
+    returns = just_in_time(timeline)
+    return layers_to_offload(timeline, candidates, budget, kind, lambda size: round(size / rate), returns)
 
 
 def used_bytes(trace, layers, copy_cycles=lambda size: round(size / 12.8)):
     timeline = timeline_of(trace)
     used, returns = timeline.occupancy(), just_in_time(timeline)
     for layer in layers:
-        offloaded = timeline.offloaded(layer)
-        back = returns(offloaded, copy_cycles(offloaded.size_bytes))
-        used.add(offloaded.gone, back, -offloaded.size_bytes)
+        offloaded = timeline.offloaded(layer, copy_cycles, returns)
+        used.add(offloaded.gone, offloaded.back, -offloaded.size_bytes)
     return used.peak_bytes
 
 
@@ -186,14 +186,16 @@ def test_a_budget_that_cannot_be_met_takes_all_that_helps():
 def test_of_what_does_not_matter_any_more_the_most_bytes_stay():
     trace = pair()
     timeline = timeline_of(trace)
-    layers = [timeline.offloaded(layer) for layer in layers_of(trace, fuse_activations=True)[:2]]
+    layers = [
+        timeline.offloaded(layer, lambda size: size, just_in_time(timeline))
+        for layer in layers_of(trace, fuse_activations=True)[:2]
+    ]
     small, large = (
         replace(layer, size_bytes=size, gone=0, back=2) for layer, size in zip(layers, (10, 20), strict=True)
     )
     used = Occupancy(np.zeros(len(trace.kernels), dtype=np.int64))
-    chooser = OffloadSet(timeline, 20, LayerKind.CONVOLUTION)
     # There is room for either of them, but not for both.
-    assert chooser._pruned([small, large], used) == [small]
+    assert pruned([small, large], used, 20) == [small]
 
 
 def test_out_of_memory_sends_out_what_is_used_last_or_nothing():
@@ -348,7 +350,7 @@ def test_a_window_reaches_back_to_the_next_heavy_layer_or_the_last_one():
     trace = layerwise_trace("window", 1, 1000, specs)
     layers, timeline = layers_of(trace, fuse_activations=True), timeline_of(trace)
     returns = by_window(layers, LayerKind.CONVOLUTION)
-    found = [returns(timeline.offloaded(layer), 0) for layer in layers[:4]]
+    found = [timeline.offloaded(layer, lambda size: 0, returns).back for layer in layers[:4]]
     ends = [layers[index].backward[0] for index in (2, 2, 3, 4)]
     assert found == ends
 

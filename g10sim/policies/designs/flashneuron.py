@@ -119,22 +119,22 @@ class FlashNeuron(Declared, PolicyPerJob):
         page, sizes = machine.page_bytes, machine.sizes(trace)
         candidates = _candidates(trace, loss)
         formats = self._formats(trace, candidates, page)
-        choice = _Choice(trace, loss, sizes, formats, _line_bytes(trace, sizes, system.gpu.memory))
-        periods = choice.first(candidates)
+        line = _line_bytes(trace, sizes, system.gpu.memory)
+        choice = _Choice(trace, loss, sizes, formats, line, candidates)
         if formats:
             write = next(tier.write_bandwidth for tier in system.all_tiers if tier.name == ssd)
             rate = min(system.pcie.outward, write or system.pcie.outward)
-            choice.refine(periods, candidates, rate)
+            choice.refine(rate)
         moves = []
         returns = []
-        for tensor, (start, end) in periods.items():
+        for tensor, (start, end) in choice.periods.items():
             moves.append((start, -hash_order(trace.kernels[start - 1].tensors).index(tensor), tensor))
             returns.append((end, hash_order(trace.kernels[end].tensors).index(tensor), tensor))
         plan = MigrationPlan(
             tuple(Planned(start, Evict(tensor, ssd)) for start, _, tensor in sorted(moves)), self.name
         )
         order = tuple((end, tensor, sizes[tensor]) for end, _, tensor in sorted(returns))
-        kept = {tensor: formats[tensor] for tensor in periods if tensor in formats}
+        kept = {tensor: formats[tensor] for tensor in choice.periods if tensor in formats}
         counts = (not one.persistent and one.kind is not TensorKind.WORKSPACE for one in trace.tensors)
         reserve = _largest_set_bytes(trace, [size * count for size, count in zip(sizes, counts, strict=True)])
         return _Schedule(trace, ssd, loss, order, reserve, kept, plan)
@@ -198,7 +198,12 @@ def _largest_set_bytes(trace: Trace, sizes: Sequence[int]) -> int:
 
 
 class _Choice:
-    """Chooses what is offloaded: as much as must be, and where it is compressed, what is copied in time."""
+    """Chooses what is offloaded: as much as must be, and where it is compressed, what is copied in time.
+
+    ``periods`` are the inactive periods of offloaded tensors, for which each is away: (first kernel without
+    the tensor, next kernel with it). Raises UnsupportedError when the candidates without such a period alone
+    reach the line.
+    """
 
     def __init__(
         self,
@@ -207,31 +212,24 @@ class _Choice:
         sizes: Sequence[int],
         formats: Mapping[int, Compressed],
         line_bytes: int,
+        candidates: Sequence[int],
     ) -> None:
         self._trace, self._loss, self._sizes, self._formats = trace, loss, sizes, formats
-        self._line_bytes = line_bytes
-
-    def first(self, candidates: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return the offloaded tensors with the inactive period that each is away for.
-
-        A period is (first kernel without the tensor, next kernel with it). Raises UnsupportedError when the
-        candidates without such a period alone reach the line.
-        """
-        kept = sum(self._sizes[tensor] for tensor in candidates)
-        chosen: dict[int, tuple[int, int]] = {}
+        self._line_bytes, self._candidates = line_bytes, candidates
+        self._kept = sum(sizes[tensor] for tensor in candidates)
+        self.periods: dict[int, tuple[int, int]] = {}
         for tensor in candidates:
-            if kept < self._line_bytes:
+            if self._kept < line_bytes:
                 break
             period = self._period(tensor)
             if period is not None:
-                chosen[tensor] = period
-                kept -= self._freed(tensor)
-        if kept >= self._line_bytes:
+                self.periods[tensor] = period
+                self._kept -= self._freed(tensor)
+        if self._kept >= line_bytes:
             raise UnsupportedError(
-                f"policy 'flashneuron': '{self._trace.model}' keeps {format_bytes(kept)} for its backward "
+                f"policy 'flashneuron': '{trace.model}' keeps {format_bytes(self._kept)} for its backward "
                 f"pass even if all that can be is offloaded; allowed: {self._allowed()}"
             )
-        return chosen
 
     def _allowed(self) -> str:
         """Say how much may stay, where anything may."""
@@ -239,39 +237,38 @@ class _Choice:
             return "a GPU with room for more than the weights and the largest working set"
         return f"less than {format_bytes(self._line_bytes)} (GPU memory less weights and largest working set)"
 
-    def refine(self, chosen: dict[int, tuple[int, int]], candidates: Sequence[int], rate: int) -> None:
+    def refine(self, rate: int) -> None:
         """Offload results of a ReLU instead of others while copies at a rate outlast the forward pass.
 
         The last chosen tensor without an index stays, and the next candidates with one go, until the rest is
         under the line again (second phase of the public scheduler, SNU-ARC/flashneuron,
         ``offloading_scheduler``).
         """
-        kept = sum(self._sizes[tensor] for tensor in candidates) - sum(map(self._freed, chosen))
         further = [
             (tensor, period)
-            for tensor in candidates
-            if tensor not in chosen and self._index_bytes(tensor) and (period := self._period(tensor))
+            for tensor in self._candidates
+            if tensor not in self.periods and self._index_bytes(tensor) and (period := self._period(tensor))
         ]
-        while self._last_end(chosen, rate) > self._starts[self._loss]:
-            out = next((tensor for tensor in reversed(chosen) if not self._index_bytes(tensor)), None)
+        while self._last_end(rate) > self._starts[self._loss]:
+            out = next((tensor for tensor in reversed(self.periods) if not self._index_bytes(tensor)), None)
             if out is None:
                 return
             rests = accumulate(
-                (-self._freed(tensor) for tensor, _ in further), initial=kept + self._freed(out)
+                (-self._freed(tensor) for tensor, _ in further), initial=self._kept + self._freed(out)
             )
-            count, kept = next(
-                ((n, rest) for n, rest in enumerate(rests) if rest < self._line_bytes), (0, kept)
+            count, self._kept = next(
+                ((n, rest) for n, rest in enumerate(rests) if rest < self._line_bytes), (0, self._kept)
             )
             if not count:
                 return
-            del chosen[out]
-            chosen.update(further[:count])
+            del self.periods[out]
+            self.periods.update(further[:count])
             del further[:count]
 
-    def _last_end(self, chosen: Mapping[int, tuple[int, int]], rate: int) -> float:
+    def _last_end(self, rate: int) -> float:
         """Return the tick at which the last copy ends, one after the other in order of their start."""
         end = 0.0
-        for tensor, (start, _) in sorted(chosen.items(), key=lambda item: item[1]):
+        for tensor, (start, _) in sorted(self.periods.items(), key=lambda item: item[1]):
             moved = self._formats[tensor].moved_bytes if tensor in self._formats else self._sizes[tensor]
             end = max(end, self._starts[start]) + moved * self._trace.ticks_per_second / rate
         return end

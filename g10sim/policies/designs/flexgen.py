@@ -14,7 +14,7 @@ from g10sim.policies.interface.parameters import Count, Declared, Percentages, p
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.blocks.attention import with_attention_on_cpu
 from g10sim.policies.planning.blocks.homes import GPU, PLACES, Shares, homes_of, most_bytes
-from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, parts_of
+from g10sim.policies.planning.blocks.parts import Kind, kinds_of, parts_of
 from g10sim.policies.planning.blocks.visits import Overlap, Visit, visits_of, windows_of
 from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.births import Births
@@ -28,22 +28,28 @@ class _Job(JobPolicy):
 
     When a part begins, what comes meanwhile is asked for; before the next one, it is there, and what left
     after the part before is away. Where nothing overlaps, a part waits for its own data, and what leaves
-    after it is away before the next one. ``below`` are its bytes in the tiers; ``pageable`` tensors there are
-    not pinned.
+    after it is away before the next one. ``peak`` is what the GPU holds at most, and
+    when; ``below`` are its bytes in the tiers. The published program
+    does not pin keys and values there: they are ``pageable``.
     """
 
     def __init__(
         self,
         trace: Trace,
-        parts: Sequence[Part],
-        homes: Mapping[int, str],
-        visits: Sequence[Visit],
+        sizes: Sequence[int],
+        shares: Shares,
         overlap: Overlap,
         births: int,
-        below: Mapping[str, int],
-        pageable: frozenset[int],
     ) -> None:
-        self.below, self.pageable = below, pageable
+        parts = parts_of(trace)
+        homes, kinds = homes_of(trace, parts, shares), kinds_of(trace, parts)
+        visits = visits_of(trace, parts, homes, overlap)
+        away = [tensor for tensor, home in homes.items() if home != GPU]
+        stays = windows_of(trace, parts, visits, leave_later=overlap != "none")
+        self.peak = gpu_peak(trace, sizes, {}, births, stays, away)
+        below = {tier: [tensor for tensor in away if homes[tensor] == tier] for tier in PLACES[1:]}
+        self.below = {tier: most_bytes(trace, sizes, tensors) for tier, tensors in below.items()}
+        self.pageable = frozenset(tensor for tensor in away if kinds[tensor] is Kind.CACHE)
         self._trace, self._homes, self._births = trace, homes, Births(trace, births)
         self._starts = {part.first: number for number, part in enumerate(parts)}
         self._ends = {part.last: number for number, part in enumerate(parts)}
@@ -154,20 +160,6 @@ class FlexGen(Declared, FixedPlaces):
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
         """Give all tensors their homes; the moves follow from that. Raises UnsupportedError."""
-        trace, sizes = job.trace, machine.sizes(job.trace)
-        parts = parts_of(trace)
-        homes = homes_of(trace, parts, self._shares)
-        visits = visits_of(trace, parts, homes, self.overlap)
-        stays = windows_of(trace, parts, visits, leave_later=self.overlap != "none")
-        away = [tensor for tensor, home in homes.items() if home != GPU]
-        needed, kernel = gpu_peak(trace, sizes, {}, self.births, stays, away)
-        require_gpu(self.name, system, needed, kernel, "its shares, and what comes to a layer,")
-        below = {tier: most_bytes(trace, sizes, [t for t in away if homes[t] == tier]) for tier in PLACES[1:]}
-        kinds = kinds_of(trace, parts)
-        pageable = frozenset(tensor for tensor in away if kinds[tensor] is Kind.CACHE)
-        return _Job(trace, parts, homes, visits, self.overlap, self.births, below, pageable)
-
-    def pageable(self, job: int) -> frozenset[int]:
-        """Return the keys and values below the GPU, which the published program does not pin."""
-        started: _Job = self.jobs[job]
-        return started.pageable
+        started = _Job(job.trace, machine.sizes(job.trace), self._shares, self.overlap, self.births)
+        require_gpu(self.name, system, started.peak, "its shares, and what comes to a layer,")
+        return started

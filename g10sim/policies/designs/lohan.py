@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.interface import PlannedMachine, PolicyView, Requirements
+from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.moves import Drop, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
@@ -18,8 +18,9 @@ from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.on_cpu import Offloaded, WeightsBelow, read_only
 from g10sim.policies.planning.offloading.rewriting import Schedule
-from g10sim.policies.planning.offloading.saved import Saved, before_module, module_starts, saved_tensors
-from g10sim.policies.planning.offloading.windows import Limits, windows
+from g10sim.policies.planning.offloading.saved import before_module, module_starts, saved_tensors
+from g10sim.policies.planning.offloading.windows import windows
+from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.model import Phase, Trace
 
 _PIPELINED = Effect(
@@ -50,28 +51,8 @@ class _Budget:
         return tier
 
 
-_Swapped = Sequence[tuple[Saved, str]]
+_Swapped = Sequence[tuple[Absence, str]]
 """Activations that are swapped, each with its tier."""
-
-
-@dataclass(frozen=True)
-class _Job(Offloaded):
-    """Moves of one job, with activations by kernel."""
-
-    swapped: Mapping[int, Sequence[tuple[int, str]]] = field(default_factory=dict)
-    returned: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    dropped: Mapping[int, Sequence[int]] = field(default_factory=dict)
-
-    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
-        """Yield the moves of a kernel that is about to start."""
-        yield from super().on_kernel_start(view)
-        yield from (Fetch(tensor, recalls=True) for tensor in self.returned.get(view.kernel, ()))
-
-    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
-        """Yield the moves of a kernel that has ended, or was launched."""
-        yield from super().on_kernel_end(view)
-        yield from (Evict(tensor, tier) for tensor, tier in self.swapped.get(view.kernel, ()))
-        yield from map(Drop, self.dropped.get(view.kernel, ()))
 
 
 @register_policy
@@ -109,7 +90,6 @@ class LoHan(WeightsBelow):
     births: Count = parameter(default=1)
     """Kernels ahead of which new tensors are mapped."""
 
-    job_class = _Job
     _kept: ClassVar[Mapping[str, str]] = {
         "host": "gradients and the states of some steps",
         "ssd": "weights and optimizer states",
@@ -131,19 +111,20 @@ class LoHan(WeightsBelow):
         size, sizes = self._parameter_bytes(trace), machine.sizes(trace)
         on_cpu = used_on_cpu(trace)
         away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
-        limits = Limits(size * self.prefetch_parameters, size * self.live_parameters, 1)
-        stays = windows(trace, away & read_only(trace), limits)
+        ahead, live = size * self.prefetch_parameters, size * self.live_parameters
+        stays = windows(trace, away & read_only(trace), ahead, live, 1)
         cycles = trace.durations_cycles(machine.clock_hz)
         budget, starts = self._budget(trace, machine, away), module_starts(trace)
         swapped, dropped = _chosen(trace, sizes, cycles, budget)
-        back = [(before_module(starts, one.until, self.modules_ahead), one) for one, _ in swapped]
-        back.sort(key=lambda pair: (pair[1].until, pair[1].tensor))
+        back = [(before_module(starts, one.end, self.modules_ahead), one) for one, _ in swapped]
+        back.sort(key=lambda pair: (pair[1].end, pair[1].tensor))
+        leaving: list[tuple[int, Move]] = [(one.start - 1, Evict(one.tensor, tier)) for one, tier in swapped]
+        leaving += [(one.start - 1, Drop(one.tensor)) for one in dropped]
         return replace(
-            _Job.of(Gradients(trace, 1, self.births, on_cpu), dict.fromkeys(away, "ssd"), stays),
-            note=_note(sizes, swapped, dropped),
-            swapped=grouped((one.since, (one.tensor, tier)) for one, tier in swapped),
-            returned=grouped((max(kernel, one.since + 1), one.tensor) for kernel, one in back),
-            dropped=grouped((one.since, one.tensor) for one in dropped),
+            Offloaded.of(Gradients(trace, 1, self.births, on_cpu), dict.fromkeys(away, "ssd"), stays),
+            note=_note(swapped, dropped),
+            before=grouped((max(at, one.start), Fetch(one.tensor, recalls=True)) for at, one in back),
+            after=grouped(leaving),
         )
 
     def _budget(self, trace: Trace, machine: PlannedMachine, away: frozenset[int]) -> _Budget:
@@ -158,28 +139,28 @@ class LoHan(WeightsBelow):
 
 def _chosen(
     trace: Trace, sizes: Sequence[int], cycles: Sequence[int], budget: _Budget
-) -> tuple[_Swapped, Sequence[Saved]]:
+) -> tuple[_Swapped, Sequence[Absence]]:
     """Swap what cannot be computed again within a layer, then what takes longest to compute for its size."""
-    rules, swapped, dropped = Recomputability(trace), list[tuple[Saved, str]](), list[Saved]()
-    inner = list[tuple[float, Saved]]()
-    for one in saved_tensors(trace):
-        producer = rules.producer(one.tensor, one.since + 1)
+    rules, swapped, dropped = Recomputability(trace), list[tuple[Absence, str]](), list[Absence]()
+    inner = list[tuple[float, Absence]]()
+    for one in saved_tensors(trace, sizes):
+        producer = rules.producer(one.tensor, one.start)
         crosses = len({trace.kernels[use].block for use in trace.uses[one.tensor]}) > 1
-        if producer is None or crosses or rules.problem(one.tensor, one.since + 1):
-            swapped.append((one, budget.take(sizes[one.tensor], must=True)))
+        if producer is None or crosses or rules.problem(one.tensor, one.start):
+            swapped.append((one, budget.take(one.size_bytes, must=True)))
         else:
-            inner.append((cycles[producer.id] / sizes[one.tensor], one))
+            inner.append((cycles[producer.id] / one.size_bytes, one))
     for _, one in sorted(inner, key=lambda pair: (-pair[0], pair[1].tensor)):
-        if tier := budget.take(sizes[one.tensor], must=False):
+        if tier := budget.take(one.size_bytes, must=False):
             swapped.append((one, tier))
         else:
             dropped.append(one)
-    return sorted(swapped, key=lambda pair: (pair[0].since, pair[0].tensor)), dropped
+    return sorted(swapped, key=lambda pair: (pair[0].start, pair[0].tensor)), dropped
 
 
-def _note(sizes: Sequence[int], swapped: _Swapped, dropped: Sequence[Saved]) -> str:
+def _note(swapped: _Swapped, dropped: Sequence[Absence]) -> str:
     """Say how much is swapped, and how much computed again."""
     every, on_ssd = ([one for one, tier in swapped if tier in tiers] for tiers in (("host", "ssd"), ("ssd",)))
-    sums = (sum(sizes[one.tensor] for one in some) / 1e9 for some in (every, on_ssd, dropped))
+    sums = (sum(one.size_bytes for one in some) / 1e9 for some in (every, on_ssd, dropped))
     words = "swaps {:.3g} GB of activations, {:.3g} GB of them to the SSD, and computes {:.3g} GB again"
     return words.format(*sums)

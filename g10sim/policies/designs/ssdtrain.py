@@ -15,7 +15,8 @@ from g10sim.policies.interface.parameters import Count, Declared, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.births import Births
 from g10sim.policies.planning.offloading.room import find_tier
-from g10sim.policies.planning.offloading.saved import Saved, before_module, module_starts, saved_tensors
+from g10sim.policies.planning.offloading.saved import before_module, module_starts, saved_tensors
+from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.model import Phase, Trace
 from g10sim.trace.workload import Job
 
@@ -76,39 +77,37 @@ class SsdTrain(Declared, PolicyPerJob):
         every, chosen = self._chosen(job.trace, machine)
         if chosen:
             find_tier(self.name, system, self.target, "activations")
-        sizes = machine.sizes(job.trace)
-        shares = [sum(sizes[one.tensor] for one in some) / 1e9 for some in (chosen, every)]
+        shares = [sum(one.size_bytes for one in some) / 1e9 for some in (chosen, every)]
         started = self._moves(job.trace, machine, chosen)
         started.note = "offloads {:.3g} of {:.3g} GB that the forward pass saves".format(*shares)
         return started
 
-    def _chosen(self, trace: Trace, machine: PlannedMachine) -> tuple[Sequence[Saved], Sequence[Saved]]:
+    def _chosen(self, trace: Trace, machine: PlannedMachine) -> tuple[Sequence[Absence], Sequence[Absence]]:
         """Return what the forward pass saves, all of it and the part that leaves."""
-        saved, starts = saved_tensors(trace), module_starts(trace)
+        saved, starts = saved_tensors(trace, machine.sizes(trace)), module_starts(trace)
         kernels = [kernel for kernel in trace.kernels if kernel.phase is Phase.FORWARD]
         last = starts[kernels[-1].id] if kernels else 0
-        movable = [one for one in saved if one.since < last]
+        movable = [one for one in saved if one.start <= last]
         if not self.adaptive:
             return saved, movable
         tier, cycles = machine.tier(self.target), trace.durations_cycles(machine.clock_hz)
         forward = sum(cycles[kernel.id] for kernel in kernels)
         backward = sum(cycles[kernel.id] for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
         most = min(tier.write_rate * forward, tier.read_rate * backward)
-        sizes = machine.sizes(trace)
-        filled = list(accumulate(sizes[one.tensor] for one in movable))
+        filled = list(accumulate(one.size_bytes for one in movable))
         return saved, movable[: bisect_right(filled, most)]
 
-    def _moves(self, trace: Trace, machine: PlannedMachine, chosen: Sequence[Saved]) -> _Job:
+    def _moves(self, trace: Trace, machine: PlannedMachine, chosen: Sequence[Absence]) -> _Job:
         """Find when what leaves is fetched: a module ahead, or as early as all reads before its use take."""
-        sizes, starts, tier = machine.sizes(trace), module_starts(trace), machine.tier(self.target)
+        starts, tier = module_starts(trace), machine.tier(self.target)
         times = [0, *accumulate(trace.durations_cycles(machine.clock_hz))]
         out, back = dict[int, list[int]](), dict[int, list[int]]()
         deadline, kernel = times[-1], len(trace.kernels)
-        for one in sorted(chosen, key=lambda saved: (-saved.until, saved.tensor)):
-            out.setdefault(one.since, []).append(one.tensor)
-            deadline = min(deadline, times[one.until]) - tier.in_cycles(sizes[one.tensor])
-            kernel = min(kernel, before_module(starts, one.until, self.modules_ahead))
-            while kernel > one.since + 1 and times[kernel] > deadline:
+        for one in sorted(chosen, key=lambda saved: (-saved.end, saved.tensor)):
+            out.setdefault(one.start - 1, []).append(one.tensor)
+            deadline = min(deadline, times[one.end]) - tier.in_cycles(one.size_bytes)
+            kernel = min(kernel, before_module(starts, one.end, self.modules_ahead))
+            while kernel > one.start and times[kernel] > deadline:
                 kernel -= 1
-            back.setdefault(max(kernel, one.since + 1), []).insert(0, one.tensor)
+            back.setdefault(max(kernel, one.start), []).insert(0, one.tensor)
         return _Job(out, back, Births(trace, self.births), self.target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
 from typing import ClassVar, Literal
@@ -22,13 +22,6 @@ from g10sim.trace.model import Trace
 from g10sim.units import parse_bytes
 
 PinnedBuffers = Literal["size_classes", "uniform", "none"]
-
-
-@dataclass(frozen=True)
-class _Job(Offloaded):
-    """Moves of one job, and the tensors that are not pinned in host memory."""
-
-    pageable: frozenset[int] = frozenset()
 
 
 @register_policy
@@ -63,18 +56,12 @@ class TenCache(InBuckets, WeightsBelow):
     optimizer_buffers: int = parameter(default=5, ge=1, published="5, authors' scripts")
     """Steps whose states are in host memory at a time, of those with states on the SSD."""
 
-    job_class = _Job
     _kept: ClassVar[Mapping[str, str]] = dict.fromkeys(("host", "ssd"), "what is offloaded")
 
     @property
     def requirements(self) -> Requirements:
         """Separate addresses, and buffers for states on the SSD."""
         return replace(super().requirements, pins_on_use=False, cpu_buffers=self.optimizer_buffers)
-
-    def pageable(self, job: int) -> Collection[int]:
-        """Return the weights and gradients that have no pinned buffer."""
-        planned: _Job = self.jobs[job]
-        return planned.pageable
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         sizes, weights = machine.sizes(trace), read_weights(trace)
@@ -83,19 +70,18 @@ class TenCache(InBuckets, WeightsBelow):
         others, _ = gpu_peak(trace, sizes, ends, self.births, gradients.stays, below=weights)
         room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes - others
         capacity = room if self.cache is None else min(room, parse_bytes(self.cache))
-        found = cached(trace, weights, sizes, capacity, looks_ahead=self.prefetch)
-        stays, kept = _released(trace, found.stays)
-        most, kernel = gpu_peak(trace, sizes, ends, self.births, [*stays, *kept, *gradients.stays])
-        require_gpu(self.name, system, most, kernel, "weights of one kernel and activations")
+        found, share = cached(trace, weights, sizes, capacity, looks_ahead=self.prefetch)
+        stays, kept = _released(trace, found)
+        peak = gpu_peak(trace, sizes, ends, self.births, [*stays, *kept, *gradients.stays])
+        require_gpu(self.name, system, peak, "weights of one kernel and activations")
         homes = _homes(trace, machine, weights, self.optimizer_buffers)
         in_host = [tensor for tensor in _by_first_use(trace, weights) if homes[tensor] == "host"]
         limit = None if system.host.pinned is None else system.host.pinned.limit
         most_pinned = inf if limit is None else limit // len(self.workload.jobs)
         pageable, note = self._buffers(sizes, [*in_host, *ends], most_pinned)
-        share = found.hits / found.uses if found.uses else 1.0
         note = f"{capacity / 1e9:.3g} GB of cache, asked ahead for {share:.1%} of uses; {note}"
         fetched = by_kernel([*kept, *stays], "fetched")
-        return replace(_Job.of(gradients, homes, stays), note=note, pageable=pageable, fetched=fetched)
+        return replace(Offloaded.of(gradients, homes, stays), note=note, pageable=pageable, fetched=fetched)
 
     def _buffers(
         self, sizes: Sequence[int], tensors: Sequence[int], most_pinned: float
@@ -149,22 +135,13 @@ def _homes(trace: Trace, machine: PlannedMachine, weights: Collection[int], buff
     return homes
 
 
-@dataclass(frozen=True, slots=True)
-class Cached:
-    """Stays of weights in a cache, in the order of their beginnings.
-
-    Of all ``uses``, ``hits`` are those of weights that came with an earlier kernel, or before the first one.
-    """
-
-    stays: tuple[Window, ...]
-    uses: int
-    hits: int
-
-
 def cached(
     trace: Trace, weights: Collection[int], sizes: Sequence[int], capacity_bytes: int, *, looks_ahead: bool
-) -> Cached:
-    """Return the stays of weights in a cache; ``sizes`` are those of all tensors in bytes.
+) -> tuple[list[Window], float]:
+    """Return the stays of weights in a cache, in the order of their beginnings, and the share of hits.
+
+    Hits are the uses of weights that came with an earlier kernel, or before the first one. ``sizes`` are
+    those of all tensors in bytes.
 
     A kernel's weights come with it at the latest, whether or not they fit. To make room, those leave that are
     used again last (Belady, IBM Systems Journal 1966). If it ``looks_ahead``, the cache is filled before the
@@ -183,7 +160,8 @@ def cached(
         if looks_ahead:
             cache.fill(kernel + 1)
     stays = sorted(cache.stays(), key=lambda stay: (stay.fetched, stay.first, stay.tensor))
-    return Cached(tuple(stays), len(table), len(table) - cache.misses)
+    hits = len(table) - cache.misses
+    return stays, hits / len(table) if table else 1.0
 
 
 class _Cache:

@@ -16,7 +16,7 @@ from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.policies.planning.offloading.on_cpu import InBuckets, Offloaded, WeightsBelow, read_weights
 from g10sim.policies.planning.offloading.partition import gathered, partitioned
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu
-from g10sim.policies.planning.offloading.windows import Limits, Window, windows
+from g10sim.policies.planning.offloading.windows import Window, windows
 from g10sim.trace.model import Trace
 
 Home = Literal["host", "ssd"]
@@ -88,7 +88,7 @@ class ZeroInfinity(InBuckets, WeightsBelow):
         size = self._parameter_bytes(trace)
         weights = read_weights(trace, self.param_persistence_threshold * size)
         limits = (self.prefetch_bucket_size, self.max_live_parameters, self.max_reuse_distance)
-        return windows(trace, weights, Limits(*(size * limit for limit in limits)))
+        return windows(trace, weights, *(size * limit for limit in limits))
 
     def partition(self, trace: Trace, replicas: int, system: SystemSpec) -> Trace:
         """Leave each replica its part of weights, gradients and states (ZeRO stage 3)."""
@@ -99,8 +99,8 @@ class ZeroInfinity(InBuckets, WeightsBelow):
         weights = dict.fromkeys(stay.tensor for stay in stays)
         gradients = Gradients(trace, self._bucket_bytes(trace), self.births, weights)
         there = (*stays, *gradients.stays)
-        most, kernel = gpu_peak(trace, machine.sizes(trace), gradients.departures, self.births, there)
-        require_gpu(self.name, system, most, kernel, "live weights and activations")
+        peak = gpu_peak(trace, machine.sizes(trace), gradients.departures, self.births, there)
+        require_gpu(self.name, system, peak, "live weights and activations")
         homes: dict[int, str] = dict.fromkeys(weights, self.offload_param)
         homes |= {t: self.offload_optimizer for t in trace.only_on_cpu if trace.tensors[t].persistent}
         return Offloaded.of(gradients, homes, stays)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from inspect import isclass, isfunction
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -23,6 +24,10 @@ class JobPolicy:
     """Moves that were planned before time starts."""
     note: str = ""
     """Remark for the results."""
+    homes: Mapping[int, str] = MappingProxyType({})
+    """Tiers in which persistent tensors lie before time starts; all others lie as the machine says."""
+    pageable: Collection[int] = ()
+    """Tensors that host memory does not pin."""
 
     def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
         """Return the plan from this iteration on; None keeps the one there is."""
@@ -94,6 +99,16 @@ class PolicyPerJob(JointPolicy):
     def note(self) -> str:
         """Return the remarks on all jobs."""
         return "; ".join(dict.fromkeys(job.note for job in self.jobs if job.note))
+
+    def homes(self, job: int) -> Mapping[int, str]:
+        """Return the tiers that a job's object names."""
+        found: Mapping[int, str] = self.jobs[job].homes
+        return found
+
+    def pageable(self, job: int) -> Collection[int]:
+        """Return the tensors that a job's object names."""
+        found: Collection[int] = self.jobs[job].pageable
+        return found
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> JobPolicy:
         """Return the object of a job that is about to run; ``machine`` is the share that it can count on.

@@ -154,44 +154,22 @@ class Channel:
     def earliest(self, window: Interval, length: int, period: int) -> Interval | None:
         """Return the earliest stretch of a window in which it is free for so long; None: there is none."""
         start, last = window.start, window.end - length
-        while start <= last:
-            found = self._free_from(start, length, last)
-            if found + length > period:
-                found = self._free_from(found - period, length, last - period) + period
-            if found == start:
-                return Interval(start, start + length)
-            start = found
-        return None
+        for lap in (0, period):
+            for place in range(bisect_right(self._ends, start - lap), len(self._starts)):
+                if self._starts[place] + lap >= start + length or start > last:
+                    break
+                start = self._ends[place] + lap
+        return Interval(start, start + length) if start <= last else None
 
     def latest(self, window: Interval, length: int, period: int) -> Interval | None:
         """Return the latest stretch of a window in which it is free for so long; None: there is none."""
         first, end = window.start + length, window.end
-        while end >= first:
-            found = self._free_until(end, length, first)
-            if found > period:
-                found = self._free_until(found - period, length, first - period) + period
-            if found == end:
-                return Interval(end - length, end)
-            end = found
-        return None
-
-    def _free_from(self, start: int, length: int, last: int) -> int:
-        """Return when it is free for so long, in this iteration, or a time after the last that matters."""
-        starts, ends = self._starts, self._ends
-        for place in range(bisect_right(ends, start), len(starts)):
-            if starts[place] >= start + length or start > last:
-                break
-            start = ends[place]
-        return start
-
-    def _free_until(self, end: int, length: int, first: int) -> int:
-        """Return until when it is free for so long, in this iteration, or a time before the first allowed."""
-        starts, ends = self._starts, self._ends
-        for place in range(bisect_left(starts, end) - 1, -1, -1):
-            if ends[place] <= end - length or end < first:
-                break
-            end = starts[place]
-        return end
+        for lap in (period, 0):
+            for place in range(bisect_left(self._starts, end - lap) - 1, -1, -1):
+                if self._ends[place] + lap <= end - length or end < first:
+                    break
+                end = self._starts[place] + lap
+        return Interval(end - length, end) if end >= first else None
 
 
 def queued(ready: Integers, lengths: Integers) -> Integers:

@@ -15,25 +15,20 @@ class Steps:
     """A value from each of some times on, until the next of them.
 
     Times are kept in blocks, each with its highest value and with what was added to all of it: a change, or a
-    question, takes the time of two blocks and of as many numbers as there are blocks. ``times`` ascend and
-    begin at 0, before which the value is 0.
+    question, takes the time of two blocks and of as many numbers as there are blocks. At first ``sizes`` are
+    added, or taken away, at ``times`` of 0 or later, for good.
     """
 
-    def __init__(self, times: Integers, values: Integers) -> None:
-        count = max(1, -(-len(times) // _BLOCK))
-        self._times: list[Integers] = np.array_split(times, count)
-        self._values: list[Integers] = [part.copy() for part in np.array_split(values, count)]
-        self._starts: list[int] = [int(part[0]) for part in self._times]
-        self._shifts = np.zeros(count, dtype=np.int64)
-        self._peaks = np.array([part.max() for part in self._values], dtype=np.int64)
-
-    @classmethod
-    def of_changes(cls, times: Integers, sizes: Integers) -> Steps:
-        """Return the steps of sizes that are added, or taken away, at times of 0 or later, for good."""
+    def __init__(self, times: Integers, sizes: Integers) -> None:
         distinct, places = np.unique(np.concatenate([[0], times]), return_inverse=True)
         changes = np.zeros(len(distinct), dtype=np.int64)
         np.add.at(changes, places[1:], sizes)
-        return cls(distinct, np.cumsum(changes))
+        count = -(-len(distinct) // _BLOCK)
+        self._times: list[Integers] = np.array_split(distinct, count)
+        self._values: list[Integers] = [part.copy() for part in np.array_split(changes.cumsum(), count)]
+        self._starts: list[int] = [int(part[0]) for part in self._times]
+        self._shifts = np.zeros(count, dtype=np.int64)
+        self._peaks = np.array([part.max() for part in self._values], dtype=np.int64)
 
     @property
     def peak(self) -> tuple[int, int]:

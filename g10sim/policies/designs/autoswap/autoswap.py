@@ -17,9 +17,9 @@ from g10sim.policies.designs.autoswap.planner import (
     ScoreName,
     SwappedPool,
     SwapPlan,
+    SwapPlanner,
     plan_of,
     plan_swapped_pool,
-    plan_swaps,
 )
 from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES
 from g10sim.policies.designs.autoswap.timeline import whole_pages
@@ -98,11 +98,6 @@ class AutoSwap(Limited, WholeTensors):
     job_class = PlannedSwaps
 
     @property
-    def planned(self) -> tuple[PlannedSwaps, ...]:
-        """The latest plan of every job."""
-        return self.jobs
-
-    @property
     def requirements(self) -> Requirements:
         """Contiguous memory, from a caching pool if that is chosen."""
         pool = CachingPoolSpec() if self.pool == "caching" else None
@@ -111,7 +106,7 @@ class AutoSwap(Limited, WholeTensors):
     @property
     def note(self) -> str:
         """Return the planner's expectations."""
-        return "; ".join(filter(None, (*map(_expectation, self.planned), self._time.note)))
+        return "; ".join(filter(None, (*map(_expectation, self.jobs), self._time.note)))
 
     @without_cycle_collection()
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> PlannedSwaps:
@@ -120,15 +115,22 @@ class AutoSwap(Limited, WholeTensors):
         Raises UnsupportedError.
         """
         self._time = Limit(self.planning_limit)
-        trace = whole_pages(job.trace, machine.page_bytes)
+        planner = SwapPlanner(
+            whole_pages(job.trace, machine.page_bytes),
+            machine.clock_hz,
+            machine.tier(self.target),
+            mode=self.mode,
+            least_bytes=parse_bytes(self.least_tensor),
+            seed=self.seed,
+        )
         wanted = machine.gpu_bytes
         if self.memory_limit is not None:
             wanted = min(wanted, parse_bytes(self.memory_limit))
-        best = self._plan_with_pool(trace, machine, wanted, self.score)
+        best = self._plan_with_pool(planner, machine, wanted, self.score)
         if self.score == "combined" and self._cost(best, wanted) > (False, 0):
-            others = [self._plan_with_pool(trace, machine, wanted, name) for name in SINGLE_SCORES]
+            others = [self._plan_with_pool(planner, machine, wanted, name) for name in SINGLE_SCORES]
             best = min([best, *others], key=lambda found: self._cost(found, wanted))
-        self._check_fit(trace, machine, best)
+        self._check_fit(job.trace, machine, best)
         return best
 
     def places(
@@ -137,7 +139,7 @@ class AutoSwap(Limited, WholeTensors):
         """Return SmartPool's addresses, or ends of memory: right for what is swapped, left for the rest."""
         if self.pool == "caching":
             return (Place.BEST,) * len(job.trace.tensors)
-        planned = next((planned for planned in self.planned if planned.plan is plan), None)
+        planned = next((planned for planned in self.jobs if planned.plan is plan), None)
         if planned is not None and self.pool == "planned":
             fallback = None if planned.fits else Place.RIGHT
             return [
@@ -154,48 +156,38 @@ class AutoSwap(Limited, WholeTensors):
         return self.pool == "planned" and planned.pool.footprint_bytes > limit_bytes, waits
 
     def _plan_with_pool(
-        self, trace: Trace, machine: PlannedMachine, wanted: int, score: ScoreName
+        self, planner: SwapPlanner, machine: PlannedMachine, wanted: int, score: ScoreName
     ) -> PlannedSwaps:
         """Plan to the limit, and to less where the pool would take more than that for it."""
-        best = self._plan_to(trace, machine, score, wanted, wanted)
+        best = self._plan_to(wanted, planner, machine, wanted, score)
         for share in _LOWER_LIMITS:
             limit = round(wanted * share)
             fits = best.pool.footprint_bytes <= wanted or self.pool != "planned"
             may_fit = best.swaps.least_peak_bytes <= limit and best.swaps.schedule.peak_bytes <= wanted
             if fits or self._time.is_over() or not may_fit:
                 break
-            planned = self._plan_to(trace, machine, score, limit, wanted, best.swaps.weights)
+            planned = self._plan_to(limit, planner, machine, wanted, score, best.swaps.weights)
             best = min(best, planned, key=lambda found: found.pool.footprint_bytes)
         return best
 
     def _plan_to(
         self,
-        trace: Trace,
-        machine: PlannedMachine,
-        score: ScoreName,
         limit_bytes: int,
+        planner: SwapPlanner,
+        machine: PlannedMachine,
         pool_bytes: int,
+        score: ScoreName,
         weights: Mapping[str, float] | None = None,
     ) -> PlannedSwaps:
         """Plan the swaps to a limit, and a pool of at most ``pool_bytes`` if that can be."""
-        tier = machine.tier(self.target)
-        swaps = plan_swaps(
-            trace,
-            machine.clock_hz,
-            tier,
-            limit_bytes,
-            score=score,
-            mode=self.mode,
-            least_bytes=parse_bytes(self.least_tensor),
-            seed=self.seed,
-            weights=weights,
-        )
-        target = max(pool_bytes, swaps.schedule.peak_bytes)
-        is_refused = self.mode == "stick_to_limit" and swaps.schedule.peak_bytes > machine.gpu_bytes
+        swaps = planner.plan(limit_bytes, score, weights)
+        schedule, trace = swaps.schedule, planner.trace
+        target = max(pool_bytes, schedule.peak_bytes)
+        is_refused = self.mode == "stick_to_limit" and schedule.peak_bytes > machine.gpu_bytes
         rounds = ROUNDS if self.pool == "planned" and weights is None and not is_refused else 0
-        pool = plan_swapped_pool(trace, swaps.schedule.swaps, machine.page_bytes, target, rounds)
-        plan = plan_of(swaps.schedule.swaps, len(trace.kernels), tier.name)
-        return PlannedSwaps(plan, tier.name, swaps, pool, machine)
+        pool = plan_swapped_pool(trace, schedule.swaps, machine.page_bytes, target, rounds)
+        tier = machine.tier(self.target).name
+        return PlannedSwaps(plan_of(schedule.swaps, len(trace.kernels), tier), tier, swaps, pool, machine)
 
     def _check_fit(self, trace: Trace, machine: PlannedMachine, planned: PlannedSwaps) -> None:
         """Refuse what cannot be kept: the load, or without overhead the pool, which would have to wait."""

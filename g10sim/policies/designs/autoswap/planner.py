@@ -20,7 +20,6 @@ from g10sim.policies.designs.autoswap.scores import (
     weighted_sum,
 )
 from g10sim.policies.designs.autoswap.timeline import (
-    LoadTimeline,
     Swap,
     find_candidates,
     least_peak_bytes,
@@ -105,87 +104,86 @@ class SwapPlan:
     schedule: Schedule
 
 
-def plan_swaps(
-    trace: Trace,
-    clock_hz: int,
-    copies: PlannedTier,
-    limit_bytes: int,
-    *,
-    score: ScoreName = "swdoa",
-    mode: Mode = "stick_to_limit",
-    least_bytes: int = 2**20,
-    seed: int = 0,
-    weights: Mapping[str, float] | None = None,
-) -> SwapPlan:
-    """Plan the swaps of a trace whose sizes are whole pages.
+class SwapPlanner:
+    """Plans the swaps of a trace whose sizes are whole pages.
 
     ``least_bytes`` is the smallest tensor that is swapped (the authors': 1 MiB), ``seed`` that of the search
-    for the combined score; with ``weights`` found before, it is not searched for. Where the limit is kept,
-    the costs that orders are compared by are waits; without overhead, the load beyond the limit.
+    for the combined score.
     """
-    timeline = timeline_of(trace, clock_hz)
-    found = find_candidates(trace, timeline.peak, least_bytes)
-    # Only an absence that is long enough for the first copy out makes later ones needless.
-    candidates = tuple(
-        replace(one, frozen=False)
-        if one.frozen and one.cycles(timeline) < copies.both_cycles(one.size_bytes)
-        else one
-        for one in found
-    )
 
-    def evaluate(scores: Floats) -> Schedule:
-        return _schedule(timeline, candidates, limit_bytes, copies, mode, in_order(scores))
+    def __init__(
+        self,
+        trace: Trace,
+        clock_hz: int,
+        copies: PlannedTier,
+        *,
+        mode: Mode = "stick_to_limit",
+        least_bytes: int = 2**20,
+        seed: int = 0,
+    ) -> None:
+        self.trace, self._copies, self._mode, self._seed = trace, copies, mode, seed
+        self._timeline = timeline = timeline_of(trace, clock_hz)
+        # Only an absence that is long enough for the first copy out makes later ones needless.
+        self._candidates = tuple(
+            replace(one, frozen=one.frozen and one.cycles(timeline) >= copies.both_cycles(one.size_bytes))
+            for one in find_candidates(trace, timeline.peak, least_bytes)
+        )
 
-    def cost(schedule: Schedule) -> float:
-        excess = max(0, schedule.peak_bytes - limit_bytes)
-        if mode == "no_overhead":
-            return excess / timeline.peak_bytes
-        return schedule.overhead_cycles / timeline.period
+    def plan(
+        self, limit_bytes: int, score: ScoreName = "swdoa", weights: Mapping[str, float] | None = None
+    ) -> SwapPlan:
+        """Plan to a limit; with ``weights`` found before, the combined score is not searched for.
 
-    if timeline.peak_bytes <= limit_bytes or not candidates:
-        used: Mapping[str, float] = {}
-        schedule = Schedule((), 0, 0, timeline.peak_bytes)
-    elif score == "combined":
-        scores: dict[str, Floats] = {
-            name: found(timeline, candidates, copies) for name, found in SINGLE_SCORES.items()
-        }
-        if weights:
-            used, schedule = weights, evaluate(weighted_sum(scores, weights))
+        Where the limit is kept, the costs that orders are compared by are waits; without overhead, the load
+        beyond the limit.
+        """
+        timeline, candidates, copies = self._timeline, self._candidates, self._copies
+
+        def evaluate(scores: Floats) -> Schedule:
+            return self._schedule(limit_bytes, in_order(scores))
+
+        def cost(schedule: Schedule) -> float:
+            excess = max(0, schedule.peak_bytes - limit_bytes)
+            if self._mode == "no_overhead":
+                return excess / timeline.peak_bytes
+            return schedule.overhead_cycles / timeline.period
+
+        if timeline.peak_bytes <= limit_bytes or not candidates:
+            used: Mapping[str, float] = {}
+            schedule = Schedule((), 0, 0, timeline.peak_bytes)
+        elif score == "combined":
+            scores: dict[str, Floats] = {
+                name: found(timeline, candidates, copies) for name, found in SINGLE_SCORES.items()
+            }
+            if weights:
+                used, schedule = weights, evaluate(weighted_sum(scores, weights))
+            else:
+                best = best_combination(scores, evaluate, cost, seed=self._seed)
+                used, schedule = best.weights, best.outcome
         else:
-            best = best_combination(scores, evaluate, cost, seed=seed)
-            used, schedule = best.weights, best.outcome
-    else:
-        used = {score: 1.0}
-        rank = majority_vote if score == "vote" else SINGLE_SCORES[score]
-        schedule = evaluate(rank(timeline, candidates, copies))
-    least = least_peak_bytes(timeline, candidates)
-    return SwapPlan(candidates, used, least, schedule)
+            used = {score: 1.0}
+            rank = majority_vote if score == "vote" else SINGLE_SCORES[score]
+            schedule = evaluate(rank(timeline, candidates, copies))
+        return SwapPlan(candidates, used, least_peak_bytes(timeline, candidates), schedule)
 
+    def _schedule(self, limit_bytes: int, order: Sequence[int]) -> Schedule:
+        """Schedule the first candidates of an order: as many as bring the load within the limit.
 
-def _schedule(
-    timeline: LoadTimeline,
-    candidates: Sequence[Absence],
-    limit_bytes: int,
-    copies: PlannedTier,
-    mode: Mode,
-    order: Sequence[int],
-) -> Schedule:
-    """Schedule the first candidates of an order: as many as bring the load within the limit.
-
-    Without overhead, copies leave less time to be away than the selection counts on: where that keeps the
-    load above the limit, more candidates are tried, and the schedule with the least load is taken.
-    """
-    chosen = select(timeline, candidates, order, limit_bytes)
-    if mode == "stick_to_limit":
-        return stick_to_limit(timeline, chosen, limit_bytes, copies)
-    best = without_overhead(timeline, chosen, copies)
-    lengths = np.linspace(len(chosen), len(order), _LONGER_SELECTIONS + 1).astype(int)[1:]
-    for length in sorted(set(lengths.tolist()) - {len(chosen)}):
-        if best.peak_bytes <= limit_bytes:
-            break
-        other = without_overhead(timeline, [candidates[number] for number in order[:length]], copies)
-        best = min(best, other, key=lambda schedule: schedule.peak_bytes)
-    return best
+        Without overhead, copies leave less time to be away than the selection counts on: where that keeps the
+        load above the limit, more candidates are tried, and the schedule with the least load is taken.
+        """
+        timeline, copies = self._timeline, self._copies
+        chosen = select(timeline, self._candidates, order, limit_bytes)
+        if self._mode == "stick_to_limit":
+            return stick_to_limit(timeline, chosen, limit_bytes, copies)
+        best = without_overhead(timeline, chosen, copies)
+        lengths = np.linspace(len(chosen), len(order), _LONGER_SELECTIONS + 1).astype(int)[1:]
+        for length in sorted(set(lengths.tolist()) - {len(chosen)}):
+            if best.peak_bytes <= limit_bytes:
+                break
+            other = without_overhead(timeline, [self._candidates[one] for one in order[:length]], copies)
+            best = min(best, other, key=lambda schedule: schedule.peak_bytes)
+        return best
 
 
 def plan_of(swaps: Sequence[Swap], num_kernels: int, target: str) -> MigrationPlan:

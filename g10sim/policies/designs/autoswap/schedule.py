@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import attrgetter
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, Swap
 from g10sim.policies.interface import PlannedTier
 from g10sim.policies.planning.channel import queued
+from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence
 
@@ -44,9 +46,33 @@ def stick_to_limit(
     earlier: their operations take no time, a kernel does.
     """
     load = timeline.load()
+    swaps, waits = _scheduled(timeline, chosen, load, copies, limit_bytes)
+    cycles = _iteration_cycles(timeline, swaps, load.bytes, limit_bytes, copies)
+    return Schedule(_by_departure(swaps), cycles - timeline.period, waits, load.peak_bytes)
+
+
+def without_overhead(timeline: LoadTimeline, chosen: Iterable[Absence], copies: PlannedTier) -> Schedule:
+    """Let no operation wait, whatever load that leaves; what cannot be away at the peak is not swapped."""
+    left = [c for c in chosen if _fits_alone(timeline, c, copies)]
+    while True:
+        load = timeline.load()
+        swaps, _ = _scheduled(timeline, left, load, copies, inf, peak=timeline.peak)
+        if len(swaps) == len(left):
+            return Schedule(_by_departure(swaps), 0, 0, load.peak_bytes)
+        left = [swap.candidate for swap in swaps]
+
+
+def _scheduled(
+    timeline: LoadTimeline,
+    chosen: Iterable[Absence],
+    load: Occupancy,
+    copies: PlannedTier,
+    limit_bytes: float,
+    peak: int | None = None,
+) -> tuple[list[Swap], int]:
+    """Return the swaps of what can be away, at the ``peak`` if one is given, and the sum of the waits."""
     departures, waits = _depart(timeline, chosen, load, copies, limit_bytes)
-    swaps = []
-    channel_from: int | None = None
+    swaps, channel_from = list[Swap](), None
     for candidate, gone in departures:
         wanted = _latest_start(timeline, candidate, copies, channel_from)
         in_time = max(wanted, timeline.lap_time(gone))
@@ -57,33 +83,11 @@ def stick_to_limit(
             load.add(back, above[1] + 1, -candidate.size_bytes)
             back = above[1] + 1
             in_time = max(in_time, timeline.lap_time(back))
-        if gone < back:
+        if gone < back if peak is None else (in_time == wanted and gone <= peak < back):
             waits += in_time - wanted
             channel_from = in_time
             swaps.append(Swap(candidate, gone, back, in_time))
-    cycles = _Play(timeline, swaps, load.bytes, limit_bytes, copies).iteration_cycles()
-    return Schedule(_by_departure(swaps), cycles - timeline.period, waits, load.peak_bytes)
-
-
-def without_overhead(timeline: LoadTimeline, chosen: Iterable[Absence], copies: PlannedTier) -> Schedule:
-    """Let no operation wait, whatever load that leaves; what cannot be away at the peak is not swapped."""
-    left = [c for c in chosen if _fits_alone(timeline, c, copies)]
-    while True:
-        load = timeline.load()
-        departures, _ = _depart(timeline, left, load, copies, inf)
-        swaps = []
-        channel_from: int | None = None
-        for candidate, gone in departures:
-            in_time = _latest_start(timeline, candidate, copies, channel_from)
-            back = timeline.lap_last_until(in_time)
-            if not gone <= timeline.peak < back:
-                continue
-            load.add(back, candidate.end, candidate.size_bytes)
-            channel_from = in_time
-            swaps.append(Swap(candidate, gone, back, in_time))
-        if len(swaps) == len(left):
-            return Schedule(_by_departure(swaps), 0, 0, load.peak_bytes)
-        left = [swap.candidate for swap in swaps]
+    return swaps, waits
 
 
 def _depart(
@@ -136,78 +140,53 @@ def _by_departure(swaps: Iterable[Swap]) -> tuple[Swap, ...]:
     return tuple(sorted(swaps, key=lambda swap: (swap.candidate.start, swap.candidate.end)))
 
 
-class _Play:
-    """Operations with the load that swaps leave, one after the other, and a channel for each direction.
+def _iteration_cycles(
+    timeline: LoadTimeline,
+    swaps: Sequence[Swap],
+    load_bytes: Integers,
+    limit_bytes: int,
+    copies: PlannedTier,
+) -> int:
+    """Return the duration of an iteration that has others before it, with the load that swaps leave.
 
-    An operation waits for copies out while the load and what should have left by then exceed the limit, and
-    for the copies in of what it uses. A wait moves everything after it. ``_leaving`` are the copies out under
-    way: when each is done, the operation from which on its memory counts as free, and its bytes.
+    Operations run one after the other, and there is a channel for each direction. An operation waits for
+    copies out while the load and what should have left by then exceed the limit, and for the copies in of
+    what it uses. A wait moves everything after it. ``leaving`` are the copies out under way: when each is
+    done, the operation from which on its memory counts as free, and its bytes.
     """
-
-    def __init__(
-        self,
-        timeline: LoadTimeline,
-        swaps: Sequence[Swap],
-        load_bytes: Integers,
-        limit_bytes: int,
-        copies: PlannedTier,
-    ) -> None:
-        operations = timeline.num_kernels
-        self._outs: list[list[Swap]] = [[] for _ in range(operations)]
-        self._ins: list[list[Swap]] = [[] for _ in range(operations)]
-        for swap in _by_departure(swaps):
-            self._outs[swap.candidate.start % operations].append(swap)
-        for swap in sorted(swaps, key=lambda swap: swap.in_time):
-            self._ins[swap.back % operations].append(swap)
-        self._room: list[int] = (limit_bytes - load_bytes).tolist()
-        self._durations: list[int] = timeline.durations.tolist()
-        self._copies = copies
-        self._leaving = deque[tuple[int, int, int]]()
-        self._due, self._late = defaultdict[int, int](int), 0
-        self._out_free = self._in_free = self._time = 0
-        self._left: dict[int, int] = {}
-        self._arrivals: dict[int, int] = {}
-
-    def iteration_cycles(self) -> int:
-        """Duration of an iteration that has others before it."""
-        operations = len(self._durations)
-        begin = 0
-        for iteration in range(_ITERATIONS):
-            begin = self._time
-            for operation in range(operations):
-                self._perform(operation, iteration * operations + operation)
-        return self._time - begin
-
-    def _perform(self, place: int, operation: int) -> None:
-        """Let an operation begin when there is room and what it uses is back (``place`` of an iteration)."""
-        for swap in self._outs[place]:
+    operations = timeline.num_kernels
+    outs = grouped((swap.candidate.start % operations, swap) for swap in _by_departure(swaps))
+    ins = grouped((swap.back % operations, swap) for swap in sorted(swaps, key=attrgetter("in_time")))
+    room: list[int] = (limit_bytes - load_bytes).tolist()
+    durations: list[int] = timeline.durations.tolist()
+    leaving, due, late = deque[tuple[int, int, int]](), defaultdict[int, int](int), 0
+    left, arrivals = dict[int, int](), defaultdict[int, int](int)
+    out_free = in_free = time = begin = 0
+    for operation in range(_ITERATIONS * operations):
+        place = operation % operations
+        begin = time if place == 0 else begin
+        for swap in outs.get(place, ()):
             size = swap.candidate.size_bytes
             if swap.candidate.frozen:
-                self._left[swap.candidate.tensor] = self._time
+                left[swap.candidate.tensor] = time
                 continue
-            self._out_free = max(self._time, self._out_free) + self._copies.out_cycles(size)
-            self._left[swap.candidate.tensor] = self._out_free
+            out_free = max(time, out_free) + copies.out_cycles(size)
+            left[swap.candidate.tensor] = out_free
             gone = operation + swap.gone - swap.candidate.start
-            self._leaving.append((self._out_free, gone, size))
-            self._due[gone] += size
-        start = self._wait_for_room(place, operation)
-        for swap in self._ins[place]:
-            left = self._left.get(swap.candidate.tensor, 0)
-            duration = self._copies.in_cycles(swap.candidate.size_bytes)
-            self._in_free = max(start, self._in_free, left) + duration
-            due = operation + swap.candidate.end - swap.back
-            self._arrivals[due] = max(self._arrivals.get(due, 0), self._in_free)
-        self._time = max(start, self._arrivals.pop(operation, 0)) + self._durations[place]
-
-    def _wait_for_room(self, place: int, operation: int) -> int:
-        """Time at which what should be gone by now has left as far as the limit needs it."""
-        time, leaving = self._time, self._leaving
-        self._late += self._due.pop(operation, 0)
-        while leaving and (leaving[0][0] <= time or self._late > self._room[place]):
+            leaving.append((out_free, gone, size))
+            due[gone] += size
+        late += due.pop(operation, 0)
+        while leaving and (leaving[0][0] <= time or late > room[place]):
             done, gone, size = leaving.popleft()
             time = max(time, done)
             if gone <= operation:
-                self._late -= size
+                late -= size
             else:
-                self._due[gone] -= size
-        return time
+                due[gone] -= size
+        for swap in ins.get(place, ()):
+            ready = max(time, in_free, left.get(swap.candidate.tensor, 0))
+            in_free = ready + copies.in_cycles(swap.candidate.size_bytes)
+            needed = operation + swap.candidate.end - swap.back
+            arrivals[needed] = max(arrivals[needed], in_free)
+        time = max(time, arrivals.pop(operation, 0)) + durations[place]
+    return time - begin

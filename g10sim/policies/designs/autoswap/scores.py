@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -22,13 +23,9 @@ _KNOWN = 1024
 
 def duration_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Floats:
     """DOA: cycles between the uses less those of the copies; negative where they do not fit."""
-    return np.array(
-        [
-            candidate.cycles(timeline) - candidate.out_cycles(copies) - copies.in_cycles(candidate.size_bytes)
-            for candidate in candidates
-        ],
-        dtype=np.float64,
-    )
+    idle = (one.cycles(timeline) - one.out_cycles(copies) for one in candidates)
+    found = [cycles - copies.in_cycles(one.size_bytes) for cycles, one in zip(idle, candidates, strict=True)]
+    return np.array(found, dtype=np.float64)
 
 
 def area_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Floats:
@@ -114,7 +111,7 @@ def _sums(load_bytes: Integers, starts: Integers, ends: Integers) -> Floats:
     return found
 
 
-STEPS = 20
+_STEPS = 20
 """Points that are tried after the single scores (the authors' driver)."""
 _KAPPA = 5.0
 """Weight of uncertainty in an upper confidence bound (the authors' driver)."""
@@ -128,6 +125,7 @@ class Combination:
 
     weights: Mapping[str, float]
     outcome: Schedule
+    cost: float
 
 
 def best_combination(
@@ -136,11 +134,10 @@ def best_combination(
     cost: Callable[[Schedule], float],
     *,
     seed: int = 0,
-    steps: int = STEPS,
 ) -> Combination:
     """Find weights whose order of candidates costs least; never more than the best single score.
 
-    Every single score is tried first, and nothing else when one of them costs nothing. ``steps`` more
+    Every single score is tried first, and nothing else when one of them costs nothing. Twenty more
     points follow, each where a Gaussian process over the weights has its highest upper confidence bound.
     Scores are compared after division by their standard deviation, since each has a separate unit (the
     authors leave SWDOA as it is). Raises PolicyError where the library for it is missing.
@@ -148,12 +145,13 @@ def best_combination(
     names = tuple(scores)
 
     def outcome_of(weights: Mapping[str, float]) -> Combination:
-        return Combination(dict(weights), evaluate(weighted_sum(scores, weights)))
+        outcome = evaluate(weighted_sum(scores, weights))
+        return Combination(dict(weights), outcome, cost(outcome))
 
     tried = [outcome_of({other: float(other == name) for other in names}) for name in names]
-    if min(cost(found.outcome) for found in tried) > 0:
-        tried += _explored(names, tried, outcome_of, lambda found: cost(found.outcome), seed, steps)
-    return min(tried, key=lambda found: cost(found.outcome))
+    if min(found.cost for found in tried) > 0:
+        tried += _explored(names, tried, outcome_of, seed)
+    return min(tried, key=attrgetter("cost"))
 
 
 def weighted_sum(scores: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
@@ -168,9 +166,7 @@ def _explored(
     names: tuple[str, ...],
     tried: list[Combination],
     outcome_of: Callable[[Mapping[str, float]], Combination],
-    cost: Callable[[Combination], float],
     seed: int,
-    steps: int,
 ) -> list[Combination]:
     """Try the points that Bayesian optimisation proposes, until one costs nothing."""
     try:
@@ -200,12 +196,12 @@ def _explored(
             allow_duplicate_points=True,
         )
         for known in tried:
-            optimizer.register(params=dict(known.weights), target=-cost(known))
-        for _ in range(steps):
+            optimizer.register(params=dict(known.weights), target=-known.cost)
+        for _ in range(_STEPS):
             point = outcome_of({name: float(value) for name, value in optimizer.suggest().items()})
-            optimizer.register(params=dict(point.weights), target=-cost(point))
+            optimizer.register(params=dict(point.weights), target=-point.cost)
             found.append(point)
-            if cost(point) <= 0:
+            if point.cost <= 0:
                 break
     return found
 

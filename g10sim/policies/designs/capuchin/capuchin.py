@@ -9,8 +9,7 @@ from functools import partial
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.designs.capuchin.planner import Parameters, plan_job
-from g10sim.policies.designs.capuchin.planner import Planned as PlannedSwaps
+from g10sim.policies.designs.capuchin.planner import Hybrid
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, trigger_at
 from g10sim.policies.designs.tensile.planner import PlanningParameters, plan_jobs
 from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyPerJob, PolicyView, Requirements
@@ -34,7 +33,7 @@ class Guidance:
     have left before the next one starts, ``returning`` to the swaps that are to be back when they start.
     """
 
-    def __init__(self, planned: PlannedSwaps, step: float) -> None:
+    def __init__(self, planned: Hybrid, step: float) -> None:
         self.planned, self._step = planned, step
         self._accesses = planned.schedule.accesses
         self._swaps = list(planned.swaps)
@@ -221,14 +220,15 @@ class Capuchin(Limited, PolicyPerJob):
     @without_cycle_collection()
     def _planned(self, machine: PlannedMachine, view: PolicyView) -> Guidance:
         accesses = AccessSequence(view.trace, view.measured_cycles, machine.sizes(view.trace))
-        parameters = Parameters(
-            target_bytes=min(machine.gpu_bytes, self._budget(accesses, machine)),
-            bytes_per_cycle=machine.link_rate,
+        planned = Hybrid(
+            accesses,
+            min(machine.gpu_bytes, self._budget(accesses, machine)),
+            machine.link_rate,
             least_bytes=parse_bytes(self.least_tensor),
             recomputation=self.recomputation,
             planning_limit=self.planning_limit,
         )
-        return Guidance(plan_job(accesses, parameters), self.feedback)
+        return Guidance(planned, self.feedback)
 
     def _budget(self, accesses: AccessSequence, machine: PlannedMachine) -> int:
         """Return the memory that a job's plan should keep to."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Collection
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -24,86 +23,68 @@ _AT_ONCE = 1024
 """Pairs that are looked at together for a swap that nothing waits for: mostly one of the first will do."""
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """Target and rate of a plan: sizes in bytes, the rate of the link in bytes/cycle."""
+class Hybrid:
+    """The plan of one job: swaps and recomputations until the peak is within the target, or none is left.
 
-    target_bytes: int
-    bytes_per_cycle: float
-    least_bytes: int = 0
-    recomputation: bool = True
-    planning_limit: float | None = None
+    At every peak, of the tensors that are there and are used before and after it: the one with the longest
+    free time whose swap nothing waits for; without one, the swap or recomputation that saves most memory for
+    the time that it costs (MSPS): that kernels wait for copies, or that a kernel takes to run again. The peak
+    is found again after each.
 
-
-@dataclass(frozen=True)
-class Planned:
-    """The plan of one job, its memory peak before and after in bytes, and the time that it costs.
-
-    ``overhead_cycles``: of an iteration, by what is waited for and recomputed.
+    ``overhead_cycles``: the time that it costs of an iteration, by what is waited for and recomputed. Pairs
+    have numbers in the order of their free times, the longest first.
     """
 
-    schedule: JobSchedule
-    analysis: PeakAnalysis
-    swaps: tuple[GuidedSwap, ...]
-    unplanned_peak_bytes: int
-    peak_bytes: int
-    target_bytes: int
-    overhead_cycles: int
-    time: Limit
+    def __init__(
+        self,
+        accesses: AccessSequence,
+        target_bytes: int,
+        bytes_per_cycle: float,
+        *,
+        least_bytes: int = 0,
+        recomputation: bool = True,
+        planning_limit: float | None = None,
+    ) -> None:
+        self._accesses = accesses
+        self._lanes = Lanes(accesses)
+        self.schedule = JobSchedule(accesses, self._lanes.out, self._lanes.back)
+        self.analysis = PeakAnalysis(self.schedule, "physical")
+        self._rules = Recomputability(accesses.trace)
+        self._pairs = access_pairs(accesses, bytes_per_cycle, least_bytes)
+        self._costs = LeastCosts(accesses, self._lanes, self._pairs)
+        self._sizes, self._size_of = np.unique(self._costs.sizes, return_inverse=True)
+        self._tensors = np.array([pair.tensor for pair in self._pairs], dtype=np.int64)
+        self._is_kept = np.ones(len(self._pairs), dtype=np.bool_)
+        self._entries: dict[int, Recomputed | None] = {}
+        self._remaking: Integers = np.full(len(self._pairs), -1 if recomputation else NEVER, dtype=np.int64)
+        self._may_hide = np.array([pair.free_time >= 0 for pair in self._pairs], dtype=np.bool_)
+        self._tried: dict[int, int] = {}
+        self._swaps: dict[int, GuidedSwap] = {}
+        self._recomputed = Recomputations(accesses, self._rules)
+        self._peak = self.analysis.find()
+        self.unplanned_peak_bytes, self.target_bytes = self._peak.size_bytes, target_bytes
+        self.time = Limit(planning_limit)
+        self._choose()
+
+    @property
+    def peak_bytes(self) -> int:
+        """The memory peak with what is planned."""
+        return self._peak.size_bytes
 
     @property
     def is_enough(self) -> bool:
         """Return True if the peak is within the target."""
         return self.peak_bytes <= self.target_bytes
 
-
-def plan_job(accesses: AccessSequence, parameters: Parameters) -> Planned:
-    """Choose swaps and recomputations until the memory peak is within the target, or none is left.
-
-    At every peak, of the tensors that are there and are used before and after it: the one with the longest
-    free time whose swap nothing waits for; without one, the swap or recomputation that saves most memory for
-    the time that it costs (MSPS): that kernels wait for copies, or that a kernel takes to run again. The peak
-    is found again after each.
-    """
-    return _Planner(accesses, parameters).plan()
-
-
-class _Planner:
-    """Pairs have numbers in the order of their free times, the longest first."""
-
-    def __init__(self, accesses: AccessSequence, parameters: Parameters) -> None:
-        self._accesses, self._parameters = accesses, parameters
-        self._lanes = Lanes(accesses)
-        self._schedule = JobSchedule(accesses, self._lanes.out, self._lanes.back)
-        self._analysis = PeakAnalysis(self._schedule, "physical")
-        self._rules = Recomputability(accesses.trace)
-        self._pairs = access_pairs(accesses, parameters.bytes_per_cycle, parameters.least_bytes)
-        self._costs = LeastCosts(accesses, self._lanes, self._pairs)
-        self._sizes, self._size_of = np.unique(self._costs.sizes, return_inverse=True)
-        self._tensors = np.array([pair.tensor for pair in self._pairs], dtype=np.int64)
-        self._number_of = {(pair.tensor, pair.evicted + 1): number for number, pair in enumerate(self._pairs)}
-        self._is_kept = np.ones(len(self._pairs), dtype=np.bool_)
-        self._entries: dict[int, Recomputed | None] = {}
-        impossible = not parameters.recomputation
-        self._remaking: Integers = np.full(len(self._pairs), NEVER if impossible else -1, dtype=np.int64)
-        self._may_hide = np.array([pair.free_time >= 0 for pair in self._pairs], dtype=np.bool_)
-        self._tried: dict[int, int] = {}
-        self._swaps: dict[int, GuidedSwap] = {}
-        self._recomputed = Recomputations(accesses, self._rules)
-        self._peak = self._analysis.find()
-
-    def plan(self) -> Planned:
-        before, target = self._peak.size_bytes, self._parameters.target_bytes
-        time = Limit(self._parameters.planning_limit)
-        while self._peak.size_bytes > target and not time.is_over():
+    def _choose(self) -> None:
+        while not self.is_enough and not self.time.is_over():
             kernel = self._accesses.kernel_at(self._peak.time)
             if not self._swap_hidden(kernel) and not self._choose_cheapest(kernel):
                 break
-        self._schedule.recomputed = self._recomputed.entries()
-        swaps, after = tuple(self._swaps.values()), self._peak.size_bytes
-        overhead = sum(swap.overhead_cycles for swap in swaps)
-        overhead += sum(map(self._recomputation_cycles, self._schedule.recomputed))
-        return Planned(self._schedule, self._analysis, swaps, before, after, target, overhead, time)
+        self.schedule.recomputed = self._recomputed.entries()
+        self.swaps = tuple(self._swaps.values())
+        self.overhead_cycles = sum(swap.overhead_cycles for swap in self.swaps)
+        self.overhead_cycles += sum(map(self._recomputation_cycles, self.schedule.recomputed))
 
     def _over(self, kernel: int, some: Flags, part: slice = slice(None)) -> Integers:
         """Return the places, in a part of all pairs, of those of some that a kernel is in between."""
@@ -135,14 +116,14 @@ class _Planner:
         worths = (self._saved(self._costs.sizes.take(numbers)) / np.maximum(1, costs)).ravel()
         worths[costs.ravel() >= NEVER] = 0
         tensors, count = np.tile(self._tensors.take(numbers), 2), len(numbers)
-        known: list[tuple[float, int, int, GuidedSwap]] = []
+        known: list[tuple[float, int, int, int, GuidedSwap]] = []
         for place in chain(best_first(worths, tensors), (None,)):
             bound = (0.0, 0, 0)
             if place is not None:
                 bound = -float(worths[place]), int(tensors[place]), place // count
             while known and known[0][:3] < bound:
-                *_, swap = heapq.heappop(known)
-                if self._accept_swap(self._number_of[swap.pair.tensor, swap.pair.evicted + 1], swap):
+                *_, number, swap = heapq.heappop(known)
+                if self._accept_swap(number, swap):
                     return True
             if place is None:
                 break
@@ -151,7 +132,7 @@ class _Planner:
                 if self._accept_recomputation(number):
                     return True
             elif (found := self._exposed(number, *(int(high[place]) for high in highs))) is not None:
-                heapq.heappush(known, (-found[0], bound[1], 0, found[1]))
+                heapq.heappush(known, (-found[0], bound[1], 0, number, found[1]))
         return False
 
     def _exposed(self, number: int, first: int, last: int) -> tuple[float, GuidedSwap] | None:
@@ -169,8 +150,8 @@ class _Planner:
 
     def _high(self, kernel: int, numbers: Integers) -> tuple[Integers, Integers]:
         """Return the first and last kernels around the peak that are the peak when each tensor is away."""
-        levels, costs = self._analysis.kernel_levels(), self._costs
-        rest = np.maximum(self._parameters.target_bytes, self._peak.size_bytes - self._sizes)
+        levels, costs = self.analysis.kernel_levels(), self._costs
+        rest = np.maximum(self.target_bytes, self.peak_bytes - self._sizes)
         before, after = (_kernels_above(rest, some) for some in (levels[:kernel][::-1], levels[kernel + 1 :]))
         sizes = self._size_of.take(numbers)
         first = np.maximum(costs.evicted.take(numbers) + 1, (kernel - before).take(sizes))
@@ -178,7 +159,7 @@ class _Planner:
 
     def _saved(self, sizes_bytes: Integers | int) -> Integers:
         """Return the bytes that are saved, no more than have to be saved still."""
-        return np.minimum(sizes_bytes, self._peak.size_bytes - self._parameters.target_bytes)
+        return np.minimum(sizes_bytes, self.peak_bytes - self.target_bytes)
 
     def _recomputation_costs(self, kernel: int, numbers: Integers) -> Integers:
         """Return the cycles that it costs to drop tensors before a kernel and make them again.
@@ -206,8 +187,8 @@ class _Planner:
     def _accept_swap(self, number: int, swap: GuidedSwap) -> bool:
         """Keep a swap, in place of what was planned for its pair, if that lowers the peak."""
         counted, old = swap.counted(self._accesses), self._swaps.get(number)
-        spans = self._analysis.spans(counted)
-        spans += [] if old is None else self._analysis.spans(old.counted(self._accesses), -1)
+        spans = self.analysis.spans(counted)
+        spans += [] if old is None else self.analysis.spans(old.counted(self._accesses), -1)
         if not self._recomputed.allow(swap.pair) or not self._has_lowered(spans):
             return False
         if old is None:
@@ -232,10 +213,10 @@ class _Planner:
 
     def _has_lowered(self, spans: Collection[Span]) -> bool:
         """Find the peak again; False, and nothing changes, unless it is smaller, or as large but later."""
-        self._analysis.count(spans)
-        found, old = self._analysis.find(), self._peak
+        self.analysis.count(spans)
+        found, old = self.analysis.find(), self._peak
         if (found.size_bytes, -found.time) >= (old.size_bytes, -old.time):
-            self._analysis.count((start, end, -size) for start, end, size in spans)
+            self.analysis.count((start, end, -size) for start, end, size in spans)
             return False
         self._peak = found
         return True

@@ -106,12 +106,8 @@ class Lanes:
         if swap.back_wait:
             self._waits[swap.pair.use + 1 :] += sign * swap.back_wait
 
-    def _waits_within(self, after: int, until: int) -> int:
-        """Return how long kernels wait already, of those after one up to another: copies go on meanwhile."""
-        return int(self._waits[until + 1] - self._waits[after + 1])
-
-    def with_waits(self, after: Integers, kernels: Integers) -> Integers:
-        """Return when kernels start if those after one wait as they do already."""
+    def with_waits(self, after: Integers | int, kernels: Integers | int) -> Integers:
+        """Return when kernels start if those after one wait as they do already: copies go on meanwhile."""
         starts: Integers = self._accesses.starts[kernels] + self._waits[kernels + 1] - self._waits[after + 1]
         return starts
 
@@ -156,8 +152,8 @@ class Lanes:
         if out is None or back is None:
             return None
         trigger = trigger_at(accesses, pair, last, back.start)
-        out_wait = out.end - accesses.interval(first).start - self._waits_within(pair.evicted, first)
-        back_wait = back.end - accesses.interval(pair.use).start - self._waits_within(trigger, pair.use)
+        out_wait = out.end - int(self.with_waits(pair.evicted, first))
+        back_wait = back.end - int(self.with_waits(trigger, pair.use))
         # A copy delays those behind it, and whoever waits for them, by no more than its own time.
         out_wait = min(pair.out_cycles, max(0, out_wait))
         back_wait = min(pair.copy_cycles, max(0, back_wait))

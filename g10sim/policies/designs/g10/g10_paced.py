@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
-from statistics import fmean
 from typing import ClassVar, Literal, TypeAlias
 
-from g10sim.analysis.timeline import kernel_durations
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
 from g10sim.policies.designs.g10.planner import draft_g10, to_plan
-from g10sim.policies.designs.g10.recovery import Recovery, Waiting
-from g10sim.policies.interface import JobPolicy, MigrationPlan, Policy, PolicyPerJob, PolicyView, Trials
-from g10sim.policies.interface.machine import PlannedMachine
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.designs.g10.recovery import RecoveringJob, WaitingJob
+from g10sim.policies.interface import PlannedMachine, Policy, PolicyPerJob, Trials
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.trials import speed
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 
@@ -35,43 +31,6 @@ _SPARING = (0.5, 0.25)
 _LEAST_SHARE = 0.01
 
 Method: TypeAlias = Literal["fastest", "waiting", "paced", "unpaced", "published"]
-
-
-class _Job(JobPolicy):
-    """Follows the plan of a job, and fetches back what left the GPU against it, some kernels ahead."""
-
-    def __init__(
-        self, draft: Draft, plan: MigrationPlan, trace: Trace, system: SystemSpec, look_ahead: int
-    ) -> None:
-        self.draft, self.plan, self._look_ahead = draft, plan, look_ahead
-        self.kernels = [kernel.tensors for kernel in trace.kernels]
-        self.ideal_cycles = int(kernel_durations(trace, system.gpu.clock).sum())
-        self._recovery = Recovery(draft, self.kernels, system.gpu.memory)
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Fetch back what left the GPU against the plan."""
-        return self._recovery.prefetches(view, self._look_ahead) if self._look_ahead else ()
-
-
-class _WaitingJob(_Job):
-    """Follows the plan of a job whose kernels wait for the room that it makes."""
-
-    @cached_property
-    def _waiting(self) -> Waiting:
-        return Waiting(self.draft, self.kernels)
-
-    def state(self, view: PolicyView) -> Hashable:
-        """Return what is under way."""
-        return self._waiting.state()
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Note what the plan evicts, and fetch back what left the GPU against it."""
-        self._waiting.begin(view.kernel)
-        return super().on_kernel_start(view)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Wait for the room that the plan makes for the next kernel."""
-        return self._waiting.waits(view)
 
 
 @register_policy
@@ -125,7 +84,7 @@ class G10Paced(PlannerOptions, PolicyPerJob):
         self._needs_ssd = False
         self._trials, self._tried_for = 0, Limit()
 
-    job_class: ClassVar[type[_Job]] = _Job
+    job_class: ClassVar[type[RecoveringJob]] = RecoveringJob
 
     def settle(self, obstacle: Trials) -> Policy:
         """Choose the fastest plan by trial iterations, unless they take too long."""
@@ -137,7 +96,7 @@ class G10Paced(PlannerOptions, PolicyPerJob):
             return self._variant("waiting", 0)
         speeds, time = dict[G10Paced, float](), Limit(self.planning_limit)
         for design in self._candidates(speeds):
-            speeds[design] = design._speed(obstacle)
+            speeds[design] = speed(design, obstacle, until_steady=True)
             if time.is_over():
                 break
         best = max(speeds, key=speeds.__getitem__)
@@ -171,14 +130,7 @@ class G10Paced(PlannerOptions, PolicyPerJob):
         variant._drafts = self._drafts
         return variant
 
-    def _speed(self, obstacle: Trials) -> float:
-        """Mean over jobs of ideal over actual time; 0 when the plan cannot be carried out."""
-        cycles = obstacle.cycles(self, until_steady=True)
-        if cycles is None:
-            return 0.0
-        return fmean(job.ideal_cycles / took for job, took in zip(self.jobs, cycles, strict=True))
-
-    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> RecoveringJob:
         """Plan a job."""
         parameters = PlanningParameters(
             **self.parameters_of(PlannerOptions),
@@ -189,8 +141,8 @@ class G10Paced(PlannerOptions, PolicyPerJob):
         draft = self._draft(job.trace, self._sparing(machine), parameters)
         kinds = {eviction.tier.kind for eviction in draft.evictions}
         self._needs_ssd |= "ssd" in kinds or parameters.published_order
-        plan = to_plan(draft, job.trace, parameters)
-        return self.job_class(draft, plan, job.trace, system, self.recovery_look_ahead)
+        plan, kernels = to_plan(draft, job.trace, parameters), [one.tensors for one in job.trace.kernels]
+        return self.job_class(draft, plan, kernels, system.gpu.memory, self.recovery_look_ahead)
 
     def _sparing(self, machine: PlannedMachine) -> PlannedMachine:
         """Return the machine with as much of the SSDs' rates as plans count on."""
@@ -235,4 +187,4 @@ class G10Paced(PlannerOptions, PolicyPerJob):
 class _Waiting(G10Paced):
     """G10 paced whose kernels wait: only designs that act at their end let go of what they used then."""
 
-    job_class = _WaitingJob
+    job_class = WaitingJob

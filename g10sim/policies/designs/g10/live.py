@@ -25,7 +25,7 @@ from the published planner:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -55,20 +55,6 @@ _SSD_SHARE = 0.25
 _DEAR, _NEVER = 2**60, 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class _Choices:
-    """Candidates as arrays; ``copied`` are the bytes that are copied when they leave.
-
-    ``costs`` are those of each tier, ``_NEVER`` where it is out of the question.
-    """
-
-    starts: Integers
-    ends: Integers
-    sizes: Integers
-    copied: Integers
-    costs: list[Integers]
-
-
 def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
     """Plan one iteration of a trace."""
     durations = kernel_durations(trace, machine.clock_hz)
@@ -82,8 +68,8 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
     time = Limit(parameters.planning_limit)
     least = _Unrelieved(inf, inf)
     for _ in range(parameters.pacing_rounds):
-        selection = _Selection(base, durations, machine, parameters, time)
-        selection.choose(candidates)
+        selection = _Selection(candidates, base, durations, machine, parameters, time)
+        selection.choose()
         pressure = np.maximum(selection.occupancy.bytes - floor, 0)
         left = _Unrelieved(float(pressure.max(initial=0)), float(pressure.sum()))
         if best is not None and not left.is_progress(least):
@@ -124,6 +110,7 @@ class _Selection(Draft):
 
     def __init__(
         self,
+        candidates: Sequence[Absence],
         base: Integers,
         durations: Integers,
         machine: PlannedMachine,
@@ -135,120 +122,116 @@ class _Selection(Draft):
         self.used = {tier.name: Occupancy(np.zeros_like(durations)) for tier in machine.tiers}
         self.out = Budget(durations, machine.out_rate, {t.name: t.write_rate for t in machine.tiers})
         self.into = Budget(durations, machine.in_rate, {t.name: t.read_rate for t in machine.tiers})
-        self._safety_margin, self._ranking = parameters.safety_margin, parameters.ranking
+        self._ranking = parameters.ranking
         self._off_ssds = Occupancy(base.copy())
+        # Of periods that relieve as much, those with more bytes x time come first.
+        self._candidates = sorted(candidates, key=lambda one: -one.cycles(self.timeline) * one.size_bytes)
+        self._starts, self._ends, self._sizes = spans_of(self._candidates)
+        self._copied = np.array([absence.out_bytes for absence in self._candidates], dtype=np.int64)
+        self._costs = self._tier_costs(parameters.safety_margin)
+        self._best: Integers = np.stack(self._windows(np.arange(len(candidates))))
+
+    def _tier_costs(self, safety_margin: float) -> list[Integers]:
+        """Return what each candidate costs in each tier, ``_NEVER`` where it is too short for that."""
+        machine, sizes = self.machine, self._sizes.tolist()
+        cycles = np.array([absence.cycles(self.timeline) for absence in self._candidates], dtype=np.int64)
+        costs = []
+        for tier in machine.tiers:
+            least = [machine.migration_cycles(size, tier) for size in sizes]
+            fits = cycles > safety_margin * np.array(least)
+            if tier.kind != "ssd":
+                fits &= self._sizes <= tier.capacity_bytes
+            cost = np.array([tier.both_cycles(size) for size in sizes], dtype=np.int64)
+            costs.append(np.where(fits, cost, _NEVER))
+        return costs
 
     def _spares_memory(self) -> bool:
         """Return True if the memories below the GPU's cannot hold all above the target that is on no SSD."""
         room = sum(tier.capacity_bytes for tier in self.machine.tiers if tier.kind == "memory")
         return self._off_ssds.peak_bytes - self.target_bytes > room
 
-    def choose(self, candidates: Sequence[Absence]) -> None:
-        """Evict until the estimate is within the target or nothing relieves pressure any more.
-
-        Of periods that relieve as much, those with more bytes x time come first.
-        """
-        candidates = sorted(candidates, key=lambda one: -one.cycles(self.timeline) * one.size_bytes)
-        choices, numbers = self._choices(candidates), np.arange(len(candidates))
-        windows = np.stack(self._windows(choices, numbers))
-
-        def ranks(numbers: Integers) -> Floats:
-            return self._ranks(choices.sizes[numbers], windows[:, numbers])
-
-        def worths(numbers: Integers) -> Floats:
-            windows[:, numbers] = self._windows(choices, numbers)
-            return ranks(numbers)
-
-        first, standing = ranks(numbers), Standing()
-        self._waiting = self._by_container(choices, np.flatnonzero(first))
+    def choose(self) -> None:
+        """Evict until the estimate is within the target or nothing relieves pressure any more."""
+        first, standing = self._ranks(np.arange(len(self._candidates))), Standing()
+        self._waiting = self._by_container(np.flatnonzero(first))
         self._freed = self._waiting.pop(-1, [])
         while self.occupancy.peak_bytes > self.target_bytes and not self.time.is_over():
             standing.add(self._freed, first[self._freed])
             self._freed = []
-            number = standing.best(worths)
+            number = standing.best(self._worths)
             if self._freed:
                 continue
             if number is None:
                 break
-            _, tier, out_by, prefetch = windows[:, number].tolist()
-            self.evict(candidates[number], self.machine.tiers[tier], out_by, prefetch)
+            _, tier, out_by, prefetch = self._best[:, number].tolist()
+            self.evict(self._candidates[number], self.machine.tiers[tier], out_by, prefetch)
             standing.remove_best()
             self._freed = self._waiting.pop(number, [])
 
-    def _by_container(self, choices: _Choices, numbers: Integers) -> dict[int, list[int]]:
+    def _by_container(self, numbers: Integers) -> dict[int, list[int]]:
         """Return the candidates that wait for another one, by that one; -1: for none."""
         if self._ranking != "benefit":
             return {-1: numbers.tolist()}
-        fits = [costs[numbers] < _NEVER for costs in choices.costs]
-        kinds = np.stack([choices.sizes[numbers], choices.copied[numbers], *fits])
+        fits = [costs[numbers] < _NEVER for costs in self._costs]
+        kinds = np.stack([self._sizes[numbers], self._copied[numbers], *fits])
         _, kind = np.unique(kinds, axis=1, return_inverse=True)
-        return nested(numbers, kind.ravel(), choices.starts[numbers], choices.ends[numbers])
+        return nested(numbers, kind.ravel(), self._starts[numbers], self._ends[numbers])
 
-    def _ranks(self, sizes: Integers, windows: Integers) -> Floats:
-        """Return what absences with these windows are worth: bytes x cycles of relief, or that per cost.
+    def _worths(self, numbers: Integers) -> Floats:
+        """Work out again what candidates are worth."""
+        self._best[:, numbers] = self._windows(numbers)
+        return self._ranks(numbers)
+
+    def _ranks(self, numbers: Integers) -> Floats:
+        """Return what candidates were last worth: bytes x cycles of relief, or that per cost.
 
         The cost is the time of both transfers on idle links (G10 paper, section 4.3).
         """
+        sizes, (reliefs, places, *_) = self._sizes[numbers], self._best[:, numbers]
         if self._ranking == "benefit":
-            ranks: Floats = windows[0].astype(np.float64) * sizes
+            ranks: Floats = reliefs.astype(np.float64) * sizes
             return ranks
         tiers = self.machine.tiers
-        found = zip(windows[0].tolist(), sizes.tolist(), windows[1].tolist(), strict=True)
+        found = zip(reliefs.tolist(), sizes.tolist(), places.tolist(), strict=True)
         return np.array([relief * size / tiers[place].both_cycles(size) for relief, size, place in found])
 
-    def _choices(self, candidates: Sequence[Absence]) -> _Choices:
-        """Return the candidates with the tiers that each is long enough to reach and return from."""
-        machine = self.machine
-        starts, ends, sizes = spans_of(candidates)
-        copied = np.array([absence.out_bytes for absence in candidates], dtype=np.int64)
-        cycles = np.array([absence.cycles(self.timeline) for absence in candidates], dtype=np.int64)
-        costs = []
-        for tier in machine.tiers:
-            least = [machine.migration_cycles(size, tier) for size in sizes.tolist()]
-            fits = cycles > self._safety_margin * np.array(least)
-            if tier.kind != "ssd":
-                fits &= sizes <= tier.capacity_bytes
-            cost = np.array([tier.both_cycles(size) for size in sizes.tolist()], dtype=np.int64)
-            costs.append(np.where(fits, cost, _NEVER))
-        return _Choices(starts, ends, sizes, copied, costs)
-
-    def _windows(self, choices: _Choices, numbers: Integers) -> list[Integers]:
+    def _windows(self, numbers: Integers) -> list[Integers]:
         """Return what each candidate's best tier achieves, of equals the cheapest.
 
         That is cycles of relief, the place of the tier, and the kernels by which it is out and fetched.
         """
-        starts, ends, sizes = choices.starts[numbers], choices.ends[numbers], choices.sizes[numbers]
+        starts, ends, sizes = self._starts[numbers], self._ends[numbers], self._sizes[numbers]
         best: list[Integers] = [np.zeros_like(starts) for _ in range(4)]
         relief, cost = best[0], np.zeros_like(starts)
         memory_cost = _DEAR if self._spares_memory() else 0
         for place, tier in enumerate(self.machine.tiers):
-            out_by = self.out.finish(starts, choices.copied[numbers], tier.name)
+            out_by = self.out.finish(starts, self._copied[numbers], tier.name)
             prefetch = self.into.latest_start(ends, sizes, tier.name)
             found = self.occupancy.over_cycles(out_by + 1, prefetch)
-            costs = choices.costs[place][numbers]
+            costs = self._costs[place][numbers]
             costs += 0 if tier.kind == "ssd" else memory_cost
             better = (found > relief) | ((found == relief) & (costs < cost))
             better &= costs < _NEVER
             if tier.kind != "ssd":
-                self._leave_out_full(tier, better, numbers, choices)
+                self._leave_out_full(tier, better, numbers)
             for kept, new in zip(best, (found, np.full_like(starts, place), out_by, prefetch), strict=True):
                 kept[better] = new[better]
             cost[better] = costs[better]
         return best
 
-    def _leave_out_full(self, tier: PlannedTier, wanted: Flags, numbers: Integers, choices: _Choices) -> None:
+    def _leave_out_full(self, tier: PlannedTier, wanted: Flags, numbers: Integers) -> None:
         """Want no tier, now or later, that lacks room for a tensor while it is away."""
         room = tier.capacity_bytes - self.used[tier.name].peak_bytes
-        for place in np.flatnonzero(wanted & (choices.sizes[numbers] > room)).tolist():
-            wanted[place] = not self._is_full(tier, int(numbers[place]), choices)
+        for place in np.flatnonzero(wanted & (self._sizes[numbers] > room)).tolist():
+            wanted[place] = not self._is_full(tier, int(numbers[place]))
 
-    def _is_full(self, tier: PlannedTier, number: int, choices: _Choices) -> bool:
+    def _is_full(self, tier: PlannedTier, number: int) -> bool:
         """Return whether a tier has no room for a candidate. Then those that find room no longer wait."""
-        used, costs = self.used[tier.name], choices.costs[self.machine.tiers.index(tier)]
+        used, costs = self.used[tier.name], self._costs[self.machine.tiers.index(tier)]
 
         def lacks_room(number: int) -> bool:
-            most = used.most(int(choices.starts[number]), int(choices.ends[number]))
-            return most + int(choices.sizes[number]) > tier.capacity_bytes
+            most = used.most(int(self._starts[number]), int(self._ends[number]))
+            return most + int(self._sizes[number]) > tier.capacity_bytes
 
         full = [number] if lacks_room(number) else []
         for one in full:

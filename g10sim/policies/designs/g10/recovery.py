@@ -11,10 +11,11 @@ with whatever is oldest, for which the link has no time in the plan, and which n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 from g10sim.policies.designs.g10.draft import Draft
-from g10sim.policies.interface import PlannedTier, PolicyView
+from g10sim.policies.interface import JobPolicy, MigrationPlan, PlannedTier, PolicyView
 from g10sim.policies.interface.moves import Await, Fetch
 from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.leaving import first_gone
@@ -23,22 +24,32 @@ from g10sim.policies.planning.leaving import first_gone
 _RESERVED = 0.1
 
 
-class Recovery:
-    """Knows for one job which tensors the plan wants on the GPU at each kernel."""
+class RecoveringJob(JobPolicy):
+    """Follows the plan of a job, and fetches back what left the GPU against it.
 
-    def __init__(self, draft: Draft, kernels: Sequence[Sequence[int]], capacity_bytes: int) -> None:
-        """``kernels`` are the tensors that each kernel needs."""
+    ``kernels`` are the tensors that each kernel needs; it looks ``look_ahead`` of them ahead.
+    """
+
+    def __init__(
+        self,
+        draft: Draft,
+        plan: MigrationPlan | None,
+        kernels: Sequence[Sequence[int]],
+        capacity_bytes: int,
+        look_ahead: int,
+    ) -> None:
+        self.draft, self.plan, self._look_ahead = draft, plan, look_ahead
         self._kernels, self._capacity_bytes = kernels, capacity_bytes
         self._away = grouped(
             (one.tensor, (one.start, one.end if one.prefetch is None else one.prefetch))
             for one in draft.evictions
         )
 
-    def prefetches(self, view: PolicyView, look_ahead: int) -> list[Fetch]:
-        """Return prefetches of strays that the next ``look_ahead`` kernels need, in order of need."""
+    def on_kernel_start(self, view: PolicyView) -> list[Fetch]:
+        """Fetch back strays that the next kernels need, in order of need."""
         now, count, found, seen = view.kernel, len(self._kernels), list[Fetch](), set[int]()
         room = view.free_bytes - _RESERVED * self._capacity_bytes
-        for kernel in range(now + 1, now + min(look_ahead, count) + 1):
+        for kernel in range(now + 1, now + min(self._look_ahead, count) + 1):
             if room <= 0:
                 break
             for tensor in self._kernels[kernel % count]:
@@ -65,34 +76,35 @@ class Recovery:
         )
 
 
-class Waiting:
-    """Knows for one job which planned evictions are under way."""
+class WaitingJob(RecoveringJob):
+    """Follows the plan of a job whose kernels wait for the room that it makes."""
 
-    def __init__(self, draft: Draft, kernels: Sequence[Sequence[int]]) -> None:
-        """``kernels`` are the tensors that each kernel needs."""
-        self._kernels = [frozenset(tensors) for tensors in kernels]
-        self._planned: list[dict[int, PlannedTier]] = [{} for _ in kernels]
+    def __init__(self, draft: Draft, *others: Any) -> None:
+        super().__init__(draft, *others)
+        self._needed = [frozenset(tensors) for tensors in self._kernels]
+        self._planned: list[dict[int, PlannedTier]] = [{} for _ in self._kernels]
         for eviction in sorted(draft.evictions, key=lambda entry: (entry.out_by, entry.tensor)):
-            self._planned[eviction.start % len(kernels)][eviction.tensor] = eviction.tier
+            self._planned[eviction.start % len(self._kernels)][eviction.tensor] = eviction.tier
         self._leaving: dict[int, PlannedTier] = {}
 
-    def state(self) -> tuple[object, ...]:
+    def state(self, view: PolicyView) -> Hashable:
         """Return the planned evictions under way."""
         return tuple((tensor, tier.name) for tensor, tier in self._leaving.items())
 
-    def begin(self, kernel: int) -> None:
-        """Note what the plan evicts at the start of a kernel."""
-        self._leaving |= self._planned[kernel]
+    def on_kernel_start(self, view: PolicyView) -> list[Fetch]:
+        """Note what the plan evicts, and fetch back what left the GPU against it."""
+        self._leaving |= self._planned[view.kernel]
+        return super().on_kernel_start(view)
 
-    def waits(self, view: PolicyView) -> Iterator[Await]:
+    def on_kernel_end(self, view: PolicyView) -> Iterator[Await]:
         """Let a kernel end only when planned evictions have made room for the next one."""
         for tensor in [tensor for tensor in self._leaving if not view.in_transfer_bytes(tensor)]:
             del self._leaving[tensor]
         if not self._leaving:
             return
-        following = self._kernels[(view.kernel + 1) % len(self._kernels)]
+        following = self._needed[(view.kernel + 1) % len(self._needed)]
         lack = sum(view.size_bytes(tensor) - view.resident_bytes(tensor) for tensor in following)
-        dead = filter(view.is_dead, self._kernels[view.kernel])
+        dead = filter(view.is_dead, self._needed[view.kernel])
         lack -= view.free_bytes + sum(map(view.resident_bytes, dead))
         if awaited := first_gone(view, self._leaving, lack):
             yield Await(awaited)

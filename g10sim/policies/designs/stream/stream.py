@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.designs.stream.streaming import Settings, Streaming
-from g10sim.policies.interface.jobs import PolicyPerJob
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.designs.stream.streaming import Streaming
+from g10sim.policies.interface import PlannedMachine, PolicyPerJob, Requirements
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Declared, DeviceMap, Size, parameter
-from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.room import find_tier
 from g10sim.trace.workload import Job
@@ -68,23 +64,17 @@ class Stream(Declared, PolicyPerJob):
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Streaming:
         """Note the order of uses; the rest is decided kernel by kernel."""
-        settings = Settings(
+        for tier in (self.device_map or {}).values():
+            if tier != "gpu":
+                find_tier(self.name, system, tier, "weights")
+        started = Streaming(
+            job.trace,
+            machine,
             window_bytes=None if self.window is None else parse_bytes(self.window),
             keep_bytes=None if self.keep is None else parse_bytes(self.keep),
             keeps_copies=self.keeps_copies or self.device_map is not None,
             device_map=self.device_map,
             overlaps=self.overlap,
         )
-        for tier in (self.device_map or {}).values():
-            if tier != "gpu":
-                find_tier(self.name, system, tier, "weights")
-        return Streaming(job.trace, machine, settings)
-
-    def homes(self, job: int) -> Mapping[int, str]:
-        """Return where weights lie whose copies the tiers keep: first what streams."""
-        started: Streaming = self.jobs[job]
-        return started.homes
-
-    def pageable(self, job: int) -> Collection[int]:
-        """Return all tensors, unless they are pinned."""
-        return () if self.pinned else range(self.jobs[job].tensors)
+        started.pageable = () if self.pinned else range(len(job.trace.tensors))
+        return started

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import attrgetter, itemgetter
 
@@ -14,10 +13,8 @@ import numpy as np
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.stream.shares import located, page_shares, whole_tensors
-from g10sim.policies.interface.jobs import JobPolicy
-from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyView
 from g10sim.policies.interface.moves import Evict, Fetch, Move, Protect
-from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.timeline import absences
 from g10sim.trace.model import Trace
@@ -26,17 +23,6 @@ from g10sim.trace.repetition import named
 _NEVER = 2**60
 _WINDOW = 16
 """The window is at most this part of GPU memory: where kernels are long, more would stream for nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Parameters of one job; None: from the machine."""
-
-    window_bytes: int | None
-    keep_bytes: int | None
-    keeps_copies: bool
-    device_map: Mapping[str, str] | None = None
-    overlaps: bool = True
 
 
 class Streaming(JobPolicy):
@@ -50,9 +36,18 @@ class Streaming(JobPolicy):
     bytes asked for of each tensor that may be on its way. ``_all_sizes`` and so on are the same as arrays.
     """
 
-    def __init__(self, trace: Trace, machine: PlannedMachine, settings: Settings) -> None:
-        self._trace, self._kernels = trace, len(trace.kernels)
-        self._overlaps, self.tensors = settings.overlaps, len(trace.tensors)
+    def __init__(
+        self,
+        trace: Trace,
+        machine: PlannedMachine,
+        *,
+        window_bytes: int | None,
+        keep_bytes: int | None,
+        keeps_copies: bool,
+        device_map: Mapping[str, str] | None,
+        overlaps: bool,
+    ) -> None:
+        self._trace, self._kernels, self._overlaps = trace, len(trace.kernels), overlaps
         sizes: Integers = np.array(machine.sizes(trace), dtype=np.int64)
         self._uses = self._uses_on_gpu()
         following: Integers = np.array([uses[0] if uses else _NEVER for uses in self._uses], dtype=np.int64)
@@ -73,22 +68,21 @@ class Streaming(JobPolicy):
         self._room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
         demand = demand_of(trace, machine.clock_hz, machine.page_bytes)
         longest = min(int(demand.cycles.max(initial=0) * machine.link_rate), machine.gpu_bytes // _WINDOW)
-        window = longest if settings.window_bytes is None else settings.window_bytes
-        places = located(trace, settings.device_map or {})
-        if settings.device_map is not None:
+        window = longest if window_bytes is None else window_bytes
+        places = located(trace, device_map or {})
+        if device_map is not None:
             away = absences(trace, machine.sizes(trace))
             leaving = {one: one.size_bytes for one in away if one.tensor in places}
-        elif settings.keep_bytes is None and not settings.keeps_copies:
+        elif keep_bytes is None and not keeps_copies:
             leaving = page_shares(trace, machine, demand, window)
         else:
-            leaving = whole_tensors(trace, machine, demand, settings.keep_bytes)
+            leaving = whole_tensors(trace, machine, demand, keep_bytes)
         self._departures = grouped((one.start, (one.tensor, size)) for one, size in leaving.items())
         written = {tensor for kernel in trace.kernels for tensor in kernel.outputs}
-        leave = {absence.tensor for absence in leaving} if settings.keeps_copies else set[int]()
+        leave = {absence.tensor for absence in leaving} if keeps_copies else set[int]()
         self._clean = frozenset(leave - written)
         self._until_new = _until_new(trace)
-        self.homes = places or (self._first_homes(machine) if settings.keeps_copies else {})
-        """Tiers in which persistent tensors lie at first, where that is not left to the machine."""
+        self.homes = places or (self._first_homes(machine) if keeps_copies else {})
 
     def _first_homes(self, machine: PlannedMachine) -> dict[int, str]:
         """Return homes of persistent tensors, those that stream first, in the fastest tier with room."""

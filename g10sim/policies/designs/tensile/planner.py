@@ -35,11 +35,10 @@ def swap_within(
     Transfers take ``length`` cycles, those of frozen tensors out next to none; the channels of the schedule
     are taken for them. Empty: impossible.
     """
-    accesses = schedule.accesses
-    uses = accesses.uses[tensor]
-    for place, (before, after) in enumerate(pairwise(accesses.accesses(tensor)), 1):
-        window = Interval(before.end, min(after.start, last_access))
-        swap = schedule.take(tensor, window, length, uses[place])
+    times = schedule.accesses.times
+    for place, (before, after) in enumerate(pairwise(schedule.accesses.uses[tensor]), 1):
+        window = Interval(times[before + 1], min(times[after], last_access))
+        swap = schedule.take(tensor, window, length, after)
         if swap is not None:
             found = [swap, *_swap_again(schedule, tensor, place, length)]
             if relieves(found):
@@ -95,7 +94,7 @@ class Residents(PeakAnalysis):
     def add(self, entry: Swap | Recomputed) -> None:
         """Count what is planned."""
         super().add(entry)
-        parts = self._parts(entry)
+        parts = self.absence(entry)
         self._away.extend((entry.tensor, *parts[0], *parts[-1]))
 
     def remove(self, entry: Swap | Recomputed) -> None:

@@ -109,17 +109,15 @@ class Group:
         return is_latest and not self._are_news(job, measured)
 
     def adopt(self, job: int) -> MigrationPlan | None:
-        """Return the job's plan if there is one that it has not adopted yet."""
+        """Return the plan of a job that is there if there is one that it has not adopted yet."""
+        if job not in self._active:
+            return None
         if self._is_outdated:
             self._plan()
         if self._adopted.get(job) == self.times_planned:
             return None
         self._adopted[job] = self.times_planned
         return self._plans[job]
-
-    def has(self, job: int) -> bool:
-        """Return True if a job has arrived and not ended."""
-        return job in self._active
 
     def _plan(self) -> None:
         machine, tier = self._machine, self._tier

@@ -108,10 +108,7 @@ class Tensile(PlannerOptions, JointPolicy):
             first = min(workload.jobs[number].arrival_cycles for number in members)
             group.join([number for number in members if workload.jobs[number].arrival_cycles == first])
             self._groups.update(dict.fromkeys(members, group))
-        return tuple(
-            self._adopted(number) if self._groups[number].has(number) else None
-            for number in range(len(workload.jobs))
-        )
+        return tuple(map(self._adopted, range(len(workload.jobs))))
 
     def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
         """Let a job join those that are planned for, learn from its times, and adopt a new plan."""

@@ -34,6 +34,7 @@ _LARGEST, _LOW_BITS = np.iinfo(np.int64).max, 20
 class CriticalPressure:
     """Bytes beyond GPU memory (negative: room), the same in every iteration, in steps at any time.
 
+    ``highest_bytes`` are the most, 0 where all fits.
     ``starts`` has the start of every kernel and the end of the last one, in cycles. Reliefs are worked out
     from the steps between the first and the last one beyond GPU memory.
     """
@@ -42,11 +43,6 @@ class CriticalPressure:
         self._times, self._beyond = array("q", starts.tobytes()), array("q", beyond_bytes.tobytes())
         self._period = int(starts[-1])
         self._renew()
-
-    @property
-    def highest_bytes(self) -> int:
-        """The most bytes beyond GPU memory; 0 where all fits."""
-        return self._highest
 
     def reliefs(self, starts: Integers, ends: Integers, sizes: Integers) -> Numbers:
         """Return the pressure that absences of these sizes would take away, in bytes x cycles.
@@ -110,7 +106,7 @@ class CriticalPressure:
         self._steps: Integers = times[first : last + 1].copy()
         self._lengths: Integers = self._steps[1:] - self._steps[:-1]
         self._above: Integers = np.maximum(beyond[first:last], 0)
-        self._highest = int(self._above.max(initial=0))
+        self.highest_bytes = int(self._above.max(initial=0))
         self._of_size: dict[int, list[tuple[int, Integers, Integers]]] = {}
 
 
@@ -128,7 +124,7 @@ class Planner:
     """Plans one iteration of a trace for ``capacity_bytes`` of GPU memory, with limited room in host memory.
 
     SSD and host memory have a channel for copies in each direction, or share one where a link has no room for
-    both at once.
+    both at once. Nothing is waited for in the ``timeline`` but what the plan counts with.
     """
 
     _earliest, _latest = staticmethod(Gaps.earliest), staticmethod(Gaps.latest)
@@ -145,18 +141,17 @@ class Planner:
         self._host_bytes = min(host_bytes, machine.memory.capacity_bytes) if self._host else 0
         self.out = {tier.name: Channel() for tier in machine.tiers}
         self.back = {tier.name: Channel() for tier in machine.tiers}
-        if self._host is not None:
-            for channels, in_turn in zip((self.out, self.back), _in_turn(machine), strict=True):
-                if in_turn:
-                    channels[self._host.name] = channels[self._ssd.name]
-        self._timeline = Timeline(self._durations(kernel_durations(trace, machine.clock_hz)))
-        self.pressure = CriticalPressure(self._timeline.starts, self._beyond)
+        for channels, in_turn in zip((self.out, self.back), _in_turn(machine), strict=True):
+            if in_turn and self._host is not None:
+                channels[self._host.name] = channels[self._ssd.name]
+        self.timeline = Timeline(self._durations(kernel_durations(trace, machine.clock_hz)))
+        self.pressure = CriticalPressure(self.timeline.starts, self._beyond)
         self._set_up_absences()
 
     def _set_up_absences(self) -> None:
         found = self._absences
         starts, ends, self._bytes = spans_of(found)
-        self._windows = self._timeline.lap_times(starts), self._timeline.lap_times(ends)
+        self._windows = self.timeline.lap_times(starts), self.timeline.lap_times(ends)
         self._tiers = [self._ssd] if self._host is None else [self._ssd, self._host]
         self._lengths = [
             [np.array([*map(cycles, self._bytes.tolist())], dtype=np.int64) for cycles in ways]
@@ -170,15 +165,10 @@ class Planner:
         self._may_be_on_host = np.full(len(found), self._host is not None)
 
     @property
-    def kernel_cycles(self) -> int:
-        """The time of an iteration in which nothing is waited for but what the plan counts with."""
-        return self._timeline.period
-
-    @property
     def expected_cycles(self) -> float:
         """The time of an iteration: what stays beyond GPU memory leaves and returns while kernels wait."""
         left, (out_rate, in_rate) = self.pressure.highest_bytes, self._rates()
-        return self.kernel_cycles + left / out_rate + left / in_rate
+        return self.timeline.period + left / out_rate + left / in_rate
 
     def scores(self, numbers: Integers) -> Floats:
         """Work out absences with the bandwidth that is left; return their benefits over costs, 0 for none.
@@ -230,7 +220,7 @@ class Planner:
 
     def take(self, offload: Offload) -> None:
         """Reserve the bandwidth and the room of an absence."""
-        absence, cycles = offload.absence, self._timeline.period
+        absence, cycles = offload.absence, self.timeline.period
         self.out[offload.tier.name].take(offload.out, cycles)
         self.back[offload.tier.name].take(offload.back, cycles)
         self.pressure.lower(Interval(offload.out.end, offload.back.start), absence.size_bytes)
@@ -264,9 +254,9 @@ class Planner:
         return out_rate, in_rate
 
     def _planned(self, time: int, move: Evict | Fetch) -> Planned:
-        time %= self._timeline.period
-        kernel = self._timeline.lap_last_until(time)
-        return Planned(kernel, move, time - self._timeline.times[kernel])
+        time %= self.timeline.period
+        kernel = self.timeline.lap_last_until(time)
+        return Planned(kernel, move, time - self.timeline.times[kernel])
 
     def _with_room(self, places: Integers, numbers: Integers) -> Integers:
         """Return the places of those of some absences that host memory has room for."""
@@ -282,7 +272,7 @@ class Planner:
 
     def _on(self, place: int, numbers: Integers) -> tuple[list[Integers], Numbers]:
         """Return the times of copies to a tier and back, and the relief of each absence; 0: it cannot be."""
-        name, period = self._tiers[place].name, self._timeline.period
+        name, period = self._tiers[place].name, self.timeline.period
         first, last = (edge[numbers] for edge in self._windows)
         to_tier, to_gpu = (lengths[numbers] for lengths in self._lengths[place])
         out = self._earliest(self.out[name].gaps(period), first, last, to_tier)
@@ -351,4 +341,4 @@ class WaitingPlanner(Planner):
         return out, back
 
     def _planned(self, time: int, move: Evict | Fetch) -> Planned:
-        return Planned(self._timeline.lap_last_until(time % self._timeline.period), move)
+        return Planned(self.timeline.lap_last_until(time % self.timeline.period), move)

@@ -84,7 +84,7 @@ class Teraio(Limited, WholeTensors):
         plan = planner.plan()
         if self.plans_waits and not time.is_over() and planner.pressure.highest_bytes:
             waiting, most = WaitingPlanner(*given), _SURELY * planner.expected_cycles
-            if waiting.kernel_cycles < most:
+            if waiting.timeline.period < most:
                 other = waiting.plan()
                 if waiting.expected_cycles < most and not time.was_reached:
                     planner, plan = waiting, other

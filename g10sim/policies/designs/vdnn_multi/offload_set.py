@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +25,11 @@ _ROUNDING = 1e-12
 """Share by which quotients of floats may be off: those that close to the best are compared exactly."""
 
 
+Returns = Callable[[Layer, int, int], int]
+"""Kernel from which on an offloaded layer's tensors take memory again, by the kernel that needs them and the
+cycles of their copy."""
+
+
 @dataclass(frozen=True)
 class Offloaded:
     """The tensors that one layer offloads together.
@@ -39,8 +44,8 @@ class Offloaded:
     leaves: int
     gone: int
     needed: int
-    back: int = -1
-    copy: int = 0
+    back: int
+    copy: int
 
 
 class OffloadTimeline(Timeline):
@@ -50,19 +55,17 @@ class OffloadTimeline(Timeline):
         super().__init__(durations)
         self.trace, self.sizes = trace, page_sizes(trace, page_bytes)
 
-    def offloaded(self, layer: Layer) -> Offloaded:
+    def offloaded(self, layer: Layer, copy_cycles: Callable[[int], int], returns: Returns) -> Offloaded:
         """Describe what a layer offloads."""
         away = list(layer.absences(self.trace, self.sizes))
         size, needed = sum(one.size_bytes for one in away), min(one.end for one in away)
-        return Offloaded(layer, size, layer.kernels[0], away[0].start, needed)
+        copy = copy_cycles(size)
+        back = returns(layer, needed, copy)
+        return Offloaded(layer, size, layer.kernels[0], away[0].start, needed, back, copy)
 
     def occupancy(self) -> Occupancy:
         """Return the bytes in use while each kernel runs when nothing is offloaded."""
         return Occupancy(unmoved_bytes(self.trace, self.sizes, counts_late_uses=False))
-
-
-Returns = Callable[[Offloaded, int], int]
-"""Kernel from which on an offloaded layer's tensors take memory again; the copy takes that many cycles."""
 
 
 class _Busy:
@@ -84,11 +87,7 @@ class _Busy:
 
 def just_in_time(timeline: OffloadTimeline) -> Returns:
     """Return the rule that a prefetch takes memory when it has to start, not to be late."""
-
-    def returns(offloaded: Offloaded, copy: int) -> int:
-        return timeline.kernel_at(timeline.times[offloaded.needed] - copy)
-
-    return returns
+    return lambda layer, needed, copy: timeline.kernel_at(timeline.times[needed] - copy)
 
 
 def by_window(layers: Sequence[Layer], closing: LayerKind) -> Returns:
@@ -103,11 +102,7 @@ def by_window(layers: Sequence[Layer], closing: LayerKind) -> Returns:
             opens[layer.index] = closes.backward[0]
         if layer.backward and (closes is None or layer.kind is closing):
             closes = layer
-
-    def returns(offloaded: Offloaded, copy: int) -> int:
-        return min(offloaded.needed, opens.get(offloaded.layer.index, offloaded.needed))
-
-    return returns
+    return lambda layer, needed, copy: min(needed, opens.get(layer.index, needed))
 
 
 class _Exposure:
@@ -159,63 +154,57 @@ class _Exposure:
         return np.where(end <= start, copies, np.maximum(left, 0))
 
 
-class OffloadSet:
-    """Chooses among layers until the peak is within the budget (a reading of Kim et al., FAS*W 2018).
+def layers_to_offload(
+    timeline: OffloadTimeline,
+    layers: Iterable[Layer],
+    budget_bytes: int,
+    preferred: LayerKind,
+    copy_cycles: Callable[[int], int],
+    returns: Returns,
+) -> tuple[Layer, ...]:
+    """Return the layers that offload, in order, until the peak is within the budget; else all that help.
 
     From no offload at all, the layer is added that is away at the peak and has the most bytes times cycles
     away for each cycle that its copies are exposed to kernels, at the rate that a link leaves to one of the
     GPUs that share it; of equals the one of the ``preferred`` kind, then the first. In the end layers that do
-    not matter any more are taken out again, those with the most bytes first.
+    not matter any more are taken out again, those with the most bytes first. It is a reading of Kim et al.,
+    FAS*W 2018.
     """
+    offloading = (layer for layer in layers if layer.inputs)
+    every = (timeline.offloaded(layer, copy_cycles, returns) for layer in offloading)
+    found, times = [candidate for candidate in every if candidate.gone < candidate.back], timeline.times
+    exposure = _Exposure(found, timeline.starts)
+    worth = [one.size_bytes * (times[one.back] - times[one.gone]) for one in found]
+    rough_worth = np.array(worth, dtype=np.float64)
+    chosen, is_left = list[int](), np.ones(len(found), dtype=bool)
+    used = timeline.occupancy()
+    while used.bytes[peak := int(np.argmax(used.bytes))] > budget_bytes:
+        away = np.flatnonzero(is_left & (exposure.gone <= peak) & (peak < exposure.back))
+        if not len(away):
+            break
+        cycles = exposure.cycles(away, np.flatnonzero(used.bytes > budget_bytes))
+        rough = rough_worth[away] / (1 + cycles)
+        near = np.flatnonzero(rough >= (1 - _ROUNDING) * rough.max())
+        scores = (
+            (worth[number] / (1 + exposed), found[number].layer.kind is preferred, -number)
+            for number, exposed in zip(away[near].tolist(), cycles[near].tolist(), strict=True)
+        )
+        best = -max(scores)[-1]
+        is_left[best] = False
+        chosen.append(best)
+        exposure.take(best)
+        used.add(found[best].gone, found[best].back, -found[best].size_bytes)
+    kept = pruned([found[number] for number in chosen], used, budget_bytes)
+    return tuple(sorted((one.layer for one in kept), key=lambda layer: layer.index))
 
-    def __init__(self, timeline: OffloadTimeline, budget_bytes: int, preferred: LayerKind) -> None:
-        self._timeline, self._budget, self._preferred = timeline, budget_bytes, preferred
 
-    def choose(
-        self, layers: Iterable[Layer], copy_cycles: Callable[[int], int], returns: Returns
-    ) -> tuple[Layer, ...]:
-        """Return the layers that offload, in order; all that help when even those are not enough."""
-        found = [self._candidate(layer, copy_cycles, returns) for layer in layers if layer.inputs]
-        found = [candidate for candidate in found if candidate.gone < candidate.back]
-        exposure, worth = _Exposure(found, self._timeline.starts), list(map(self._worth, found))
-        rough_worth = np.array(worth, dtype=np.float64)
-        chosen, is_left = list[int](), np.ones(len(found), dtype=bool)
-        used = self._timeline.occupancy()
-        while used.bytes[peak := int(np.argmax(used.bytes))] > self._budget:
-            away = np.flatnonzero(is_left & (exposure.gone <= peak) & (peak < exposure.back))
-            if not len(away):
-                break
-            cycles = exposure.cycles(away, np.flatnonzero(used.bytes > self._budget))
-            rough = rough_worth[away] / (1 + cycles)
-            near = np.flatnonzero(rough >= (1 - _ROUNDING) * rough.max())
-            scores = (
-                (worth[number] / (1 + exposed), found[number].layer.kind is self._preferred, -number)
-                for number, exposed in zip(away[near].tolist(), cycles[near].tolist(), strict=True)
-            )
-            best = -max(scores)[-1]
-            is_left[best] = False
-            chosen.append(best)
-            exposure.take(best)
-            used.add(found[best].gone, found[best].back, -found[best].size_bytes)
-        kept = self._pruned([found[number] for number in chosen], used)
-        return tuple(sorted((c.layer for c in kept), key=lambda layer: layer.index))
-
-    def _candidate(self, layer: Layer, copy_cycles: Callable[[int], int], returns: Returns) -> Offloaded:
-        offloaded = self._timeline.offloaded(layer)
-        copy = copy_cycles(offloaded.size_bytes)
-        return replace(offloaded, back=returns(offloaded, copy), copy=copy)
-
-    def _worth(self, candidate: Offloaded) -> int:
-        """Return the bytes times cycles that a candidate is away."""
-        starts = self._timeline.times
-        return candidate.size_bytes * (starts[candidate.back] - starts[candidate.gone])
-
-    def _pruned(self, chosen: Sequence[Offloaded], used: Occupancy) -> list[Offloaded]:
-        kept = list(chosen)
-        limit = max(self._budget, used.peak_bytes)
-        for candidate in sorted(chosen, key=lambda candidate: -candidate.size_bytes):
-            size = candidate.size_bytes
-            if used.most(candidate.gone, candidate.back) + size <= limit:
-                used.add(candidate.gone, candidate.back, size)
-                kept.remove(candidate)
-        return kept
+def pruned(chosen: Sequence[Offloaded], used: Occupancy, budget_bytes: int) -> list[Offloaded]:
+    """Return what matters of those that are chosen: without the others the peak is no higher."""
+    kept = list(chosen)
+    limit = max(budget_bytes, used.peak_bytes)
+    for candidate in sorted(chosen, key=lambda candidate: -candidate.size_bytes):
+        size = candidate.size_bytes
+        if used.most(candidate.gone, candidate.back) + size <= limit:
+            used.add(candidate.gone, candidate.back, size)
+            kept.remove(candidate)
+    return kept

@@ -16,21 +16,25 @@ Prefetching = Literal["window", "planned"]
 
 
 @dataclass(frozen=True)
-class Ingredients:
-    """Choices of a plan: offloading layers, joins at layer ends, service of links, prefetching."""
+class Plan:
+    """Ingredients: offloading layers, joins at layer ends, service of links, prefetching.
+
+    ``headroom`` is the share of memory that the offload set leaves free.
+    """
 
     offload: Offload
     layer_end_join: bool
     arbitration: Arbitration
     prefetch: Prefetching
+    headroom: float = 0.0
 
 
-LADDER: dict[Step, Ingredients] = {
-    "K0": Ingredients("none", False, "fair", "window"),
-    "K1": Ingredients("conv", True, "fair", "window"),
-    "K2": Ingredients("conv", False, "fair", "window"),
-    "K3": Ingredients("contention_aware", False, "deadline", "window"),
-    "K4": Ingredients("contention_aware", False, "deadline", "planned"),
+LADDER: dict[Step, Plan] = {
+    "K0": Plan("none", False, "fair", "window"),
+    "K1": Plan("conv", True, "fair", "window"),
+    "K2": Plan("conv", False, "fair", "window"),
+    "K3": Plan("contention_aware", False, "deadline", "window"),
+    "K4": Plan("contention_aware", False, "deadline", "planned"),
 }
 CHOSEN_BY_TRIAL: tuple[Step, ...] = ("K3", "K4")
 """Steps that are free to offload what they need, so that memory in pieces does not stop them."""
@@ -54,13 +58,6 @@ _EXCHANGES: Mapping[Step, tuple[tuple[Change, ...], ...]] = {
     "K3": (_ARBITRATIONS, _JOINED),
     "K4": (_ARBITRATIONS, _PREFETCHES, _JOINED),
 }
-
-
-@dataclass(frozen=True)
-class Plan(Ingredients):
-    """Ingredients, and the share of memory that the offload set leaves free."""
-
-    headroom: float = 0.0
 
 
 class Search:
@@ -105,7 +102,7 @@ class Search:
             yield self.best(below) if below in CHOSEN_BY_TRIAL else self._plan(below, 0.0)
 
     def _plan(self, step: Step, headroom: float) -> Plan:
-        return replace(Plan(**vars(LADDER[step])), headroom=headroom, **self._given)  # type: ignore[arg-type]
+        return replace(LADDER[step], headroom=headroom, **self._given)  # type: ignore[arg-type]
 
     def _fastest(self, plans: Iterable[Plan]) -> Plan:
         best: Plan | None = None

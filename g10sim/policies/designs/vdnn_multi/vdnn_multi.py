@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from statistics import fmean
 
 from g10sim.analysis.timeline import kernel_durations
 from g10sim.config.behaviour import BehaviourSpec
@@ -22,10 +21,10 @@ from g10sim.policies.designs.vdnn.layers import (
     schedule_of,
 )
 from g10sim.policies.designs.vdnn_multi.offload_set import (
-    OffloadSet,
     OffloadTimeline,
     by_window,
     just_in_time,
+    layers_to_offload,
 )
 from g10sim.policies.designs.vdnn_multi.search import (
     CHOSEN_BY_TRIAL,
@@ -44,6 +43,7 @@ from g10sim.policies.interface.moves import Await, Evict, Move
 from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.policies.planning.trials import speed
 from g10sim.trace.workload import Job, Workload
 
 _Key = tuple[int, int]
@@ -61,7 +61,6 @@ class _Job(LayerJob):
     joins: bool
     steering: Steering | None
     rescue: Rescue | None
-    ideal_cycles: int
 
     @cached_property
     def backward_ends(self) -> frozenset[int]:
@@ -202,7 +201,7 @@ class VdnnMulti(Limited, LayerWise):
             untried._tried = f"nothing tried with more than {_MOST_KERNELS:,} kernels"
             return untried
         search = Search(
-            partial(self._speed, obstacle),
+            lambda plan: speed(self._variant(plan), obstacle),
             self._given(),
             partial(_what_differs, cache(partial(self._offloading, obstacle))),
             _TRIED_KERNELS // kernels,
@@ -215,14 +214,6 @@ class VdnnMulti(Limited, LayerWise):
     def _given(self) -> dict[str, object]:
         values = {name: getattr(self, name) for name in LADDER[self.ladder].__annotations__}
         return {name: value for name, value in values.items() if value is not None}
-
-    def _speed(self, obstacle: Trials, plan: Plan) -> float:
-        """Mean over jobs of ideal over actual time; 0 when the plan cannot be carried out."""
-        design = self._variant(plan)
-        cycles = obstacle.cycles(design)
-        if cycles is None:
-            return 0.0
-        return fmean(job.ideal_cycles / took for job, took in zip(design.jobs, cycles, strict=True))
 
     def _offloading(self, obstacle: Trials, plan: Plan) -> tuple[tuple[int, ...], ...]:
         """Return the first kernels of the layers that offload, for each job that is not like another."""
@@ -269,7 +260,6 @@ class VdnnMulti(Limited, LayerWise):
             joins=self._joins,
             steering=steering if self.plans_prefetches else None,
             rescue=Rescue(job.trace) if self.ladder in CHOSEN_BY_TRIAL else None,
-            ideal_cycles=int(kernel_durations(job.trace, system.gpu.clock).sum()),
         )
 
     def _budget(self, system: SystemSpec) -> int:
@@ -284,10 +274,8 @@ class VdnnMulti(Limited, LayerWise):
         heavy = heavy_kind(layers)
         timeline = OffloadTimeline(trace, kernel_durations(trace, clock), page)
         returns = just_in_time(timeline) if self.plans_prefetches else by_window(layers, heavy)
-        offload_set = OffloadSet(timeline, self._budget(system), heavy)
-        chosen = offload_set.choose(
-            managed_layers(layers, heavy), partial(_copy_cycles, clock, rate), returns
-        )
+        managed, copy_cycles = managed_layers(layers, heavy), partial(_copy_cycles, clock, rate)
+        chosen = layers_to_offload(timeline, managed, self._budget(system), heavy, copy_cycles, returns)
         return schedule_of(trace, layers, heavy, chosen)
 
     def _describe(self) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
@@ -41,19 +41,23 @@ class Offloaded(JobPolicy):
 
     ``homes`` are the tiers in which weights and optimizer states lie; those that are ``away`` lie on the SSD.
     ``fetched`` and ``released`` are weights by kernel. ``below`` are the most bytes of the job in each tier,
-    with those of some steps on their way through.
+    with those of some steps on their way through. Other moves are ``before`` kernels start and ``after`` they
+    end.
     """
 
     gradients: Gradients
-    homes: Mapping[int, str]
+    homes: Mapping[int, str] = field()
     fetched: Mapping[int, Sequence[int]]
     released: Mapping[int, Sequence[int]]
     away: frozenset[int]
     note: str = ""
     below: Mapping[str, int] = field(default_factory=dict)
+    before: Mapping[int, Sequence[Move]] = field(default_factory=dict)
+    after: Mapping[int, Sequence[Move]] = field(default_factory=dict)
+    pageable: Collection[int] = ()
 
     @classmethod
-    def of(cls, gradients: Gradients, homes: Mapping[int, str], stays: Sequence[Window]) -> Self:
+    def of(cls, gradients: Gradients, homes: Mapping[int, str], stays: Sequence[Window]) -> Offloaded:
         """Return the moves of weights with these stays on the GPU."""
         away = frozenset(tensor for tensor, home in homes.items() if home == "ssd")
         return cls(gradients, homes, by_kernel(stays, "fetched"), by_kernel(stays, "last"), away)
@@ -64,6 +68,7 @@ class Offloaded(JobPolicy):
             yield Await(self.away)
         yield from map(Fetch, self.fetched.get(view.kernel, ()))
         yield from self.gradients.before(view.kernel)
+        yield from self.before.get(view.kernel, ())
 
     def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
         """Yield the moves of a kernel that has ended, or was launched."""
@@ -73,6 +78,7 @@ class Offloaded(JobPolicy):
         kernel = view.trace.kernels[view.kernel]
         if kernel.device is Device.CPU:
             yield from (Store(tensor, "ssd") for tensor in kernel.touched if tensor in self.away)
+        yield from self.after.get(view.kernel, ())
 
 
 class StepsOnCpu(Declared, FixedPlaces):
@@ -104,11 +110,6 @@ class StepsOnCpu(Declared, FixedPlaces):
         return replace(
             planned, below={"host": in_host + sum(sizes[tensor] for tensor in others), "ssd": on_ssd}
         )
-
-    def homes(self, job: int) -> Mapping[int, str]:
-        """Return the tiers of weights and optimizer states."""
-        planned: Offloaded = self.jobs[job]
-        return planned.homes
 
     def _parameter_bytes(self, trace: Trace) -> int:
         """Return the bytes of the gradient of one parameter."""
@@ -159,9 +160,8 @@ class OptimizerBelow(StepsOnCpu):
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         bucket_bytes, has_two_buffers = self._schedule(trace).bucket_bytes, self._has_two_buffers
         gradients = Gradients(trace, bucket_bytes, self.births, has_two_buffers=has_two_buffers)
-        sizes, ends = machine.sizes(trace), gradients.departures
-        needed, kernel = gpu_peak(trace, sizes, ends, self.births, gradients.stays)
-        require_gpu(self.name, system, needed, kernel, "weights and activations")
+        peak = gpu_peak(trace, machine.sizes(trace), gradients.departures, self.births, gradients.stays)
+        require_gpu(self.name, system, peak, "weights and activations")
         return Offloaded.of(gradients, {}, ())
 
 

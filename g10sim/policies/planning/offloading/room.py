@@ -72,8 +72,9 @@ def gpu_peak(
     return int(needed[kernel]), trace.kernels[kernel]
 
 
-def require_gpu(policy: str, system: SystemSpec, needed: int, kernel: Kernel, what: str) -> None:
-    """Refuse a workload that needs more GPU memory than there is. Raises UnsupportedError."""
+def require_gpu(policy: str, system: SystemSpec, peak: tuple[int, Kernel], what: str) -> None:
+    """Refuse a workload whose ``gpu_peak`` is more than there is. Raises UnsupportedError."""
+    needed, kernel = peak
     capacity = system.gpu.memory // system.gpu.page_size * system.gpu.page_size
     if needed > capacity:
         raise UnsupportedError(

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 
 from g10sim.analysis.gradients import first_backward_kernel
+from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.model import Device, TensorKind, Trace
 
 _NO_ACTIVATIONS = {TensorKind.WEIGHT, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE, TensorKind.WORKSPACE}
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A tensor that waits from kernel ``since``, its last use in the forward pass, to kernel ``until``."""
-
-    tensor: int
-    since: int
-    until: int
-
-
-def saved_tensors(trace: Trace) -> tuple[Saved, ...]:
-    """Return the activations that the backward pass reads and the forward pass made, in order of ``since``.
+def saved_tensors(trace: Trace, sizes: Sequence[int]) -> tuple[Absence, ...]:
+    """Return when activations wait that the forward pass made and the backward pass reads, in order.
 
     A tensor is an allocation, so that what several operators save of it is one; weights that are saved are no
     activations.
@@ -32,8 +24,8 @@ def saved_tensors(trace: Trace) -> tuple[Saved, ...]:
         one = trace.tensors[tensor]
         place = bisect_left(uses, first)
         if not one.persistent and one.kind not in _NO_ACTIVATIONS and 0 < place < len(uses):
-            found.append(Saved(tensor, uses[place - 1], uses[place]))
-    return tuple(sorted(found, key=lambda saved: (saved.since, saved.tensor)))
+            found.append(Absence(tensor, sizes[tensor], uses[place - 1] + 1, uses[place]))
+    return tuple(sorted(found, key=attrgetter("start", "tensor")))
 
 
 def module_starts(trace: Trace) -> Sequence[int]:

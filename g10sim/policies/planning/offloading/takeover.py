@@ -61,16 +61,11 @@ class Takeover:
         return tuple(one for one in kernels if one.device is Device.GPU and one.id not in self.takes)
 
     @cached_property
-    def used_on_gpu(self) -> frozenset[int]:
-        """Tensors that kernels on the GPU use."""
-        return frozenset(tensor for kernel in self.on_gpu for tensor in kernel.touched)
-
-    @cached_property
     def weights(self) -> frozenset[int]:
         """Persistent tensors that the CPU updates, and that the GPU reads only."""
         written = {tensor for kernel in self.on_gpu for tensor in kernel.outputs}
         found = {tensor for kernel in self.takes for tensor in self.trace.kernels[kernel].outputs}
-        shared = (found & self.used_on_gpu) - written
+        shared = found.intersection(tensor for kernel in self.on_gpu for tensor in kernel.touched) - written
         return frozenset(tensor for tensor in shared if self.trace.tensors[tensor].persistent)
 
     @cached_property

@@ -11,15 +11,6 @@ from g10sim.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Bytes of weights: fetched ahead, live at a time, and between two uses of one that stays meanwhile."""
-
-    ahead: int
-    live: int
-    reuse: int
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
     """A stay of a weight on the GPU: from kernel ``fetched``, for the uses from ``first`` to ``last``."""
 
@@ -29,46 +20,42 @@ class Window:
     last: int
 
 
-def windows(trace: Trace, weights: Collection[int], limits: Limits) -> tuple[Window, ...]:
+def windows(
+    trace: Trace, weights: Collection[int], ahead: int, most_live: int, reuse: int
+) -> tuple[Window, ...]:
     """Return the stays of weights on the GPU, in the order of their first uses.
 
-    A weight stays between two uses if less than ``limits.reuse`` bytes of weights are used between them.
-    It is fetched as soon as it is one of the next ``limits.ahead`` bytes, and all that are there then are no
-    more than ``limits.live``.
+    A weight stays between two uses if less than ``reuse`` bytes of weights are used between them. It is
+    fetched as soon as it is one of the next ``ahead`` bytes, and all that are there then are no more than
+    ``most_live``.
     """
     found, fetched_bytes = list[Window](), 0
-    starts, sums, live = list[int](), list[int](), _Live()
-    for first, tensor, last in sorted(_stays(trace, weights, limits.reuse)):
+    starts, sums, leaving = list[int](), list[int](), list[tuple[int, int]]()
+    for first, tensor, last in sorted(_stays(trace, weights, reuse)):
         size = trace.tensors[tensor].size_bytes
-        place = bisect_left(sums, fetched_bytes + size - limits.ahead)
+        place = bisect_left(sums, fetched_bytes + size - ahead)
         earliest = starts[place] if place < len(starts) else first
-        fetched = live.start(earliest, first, limits.live - size)
+        fetched = _with_room(leaving, earliest, first, most_live - size)
         found.append(Window(tensor, fetched, first, last))
-        live.add(last, size)
+        insort(leaving, (last, size))
         fetched_bytes += size
         starts.append(first)
         sums.append(fetched_bytes)
     return tuple(found)
 
 
-class _Live:
-    """Weights that were placed so far, by the kernels with which they leave."""
+def _with_room(leaving: list[tuple[int, int]], earliest: int, first: int, most: int) -> int:
+    """Return the first kernel from ``earliest`` on at which no more than ``most`` bytes are there.
 
-    def __init__(self) -> None:
-        self._leaving: list[tuple[int, int]] = []
-
-    def add(self, last: int, size: int) -> None:
-        insort(self._leaving, (last, size))
-
-    def start(self, earliest: int, first: int, most: int) -> int:
-        """Return the first kernel from ``earliest`` on at which no more than ``most`` bytes are there."""
-        del self._leaving[: bisect_left(self._leaving, (earliest, 0))]
-        there, start = sum(size for _, size in self._leaving), earliest
-        for last, size in self._leaving:
-            if there <= most or start >= first:
-                break
-            there, start = there - size, last + 1
-        return min(start, first)
+    ``leaving`` are the kernels with which weights leave, and their sizes; those that have left are taken out.
+    """
+    del leaving[: bisect_left(leaving, (earliest, 0))]
+    there, start = sum(size for _, size in leaving), earliest
+    for last, size in leaving:
+        if there <= most or start >= first:
+            break
+        there, start = there - size, last + 1
+    return min(start, first)
 
 
 def _stays(trace: Trace, weights: Collection[int], reuse: int) -> Iterator[tuple[int, int, int]]:

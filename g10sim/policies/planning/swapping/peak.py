@@ -47,7 +47,7 @@ class PeakAnalysis:
         sizes: Integers = np.array(self._accesses.sizes, dtype=np.int64)
         tensors, begins, ends = self._lifetimes()
         times = np.concatenate([self._scale * begins, self._scale * ends + self._later])
-        self._steps = Steps.of_changes(times, np.concatenate([sizes[tensors], -sizes[tensors]]))
+        self._steps = Steps(times, np.concatenate([sizes[tensors], -sizes[tensors]]))
         self._kernel_levels: Integers | None = None
         planned: list[Swap | Recomputed] = [*schedule.swaps, *schedule.recomputed]
         for entry in planned:
@@ -100,7 +100,7 @@ class PeakAnalysis:
     def spans(self, entry: Swap | Recomputed, sign: int = 1) -> list[Span]:
         """Return when how many bytes come with what is planned; with sign -1, without it."""
         size, scale, later = self._accesses.sizes[entry.tensor], self._scale, self._later
-        found = [(scale * start + later, scale * end, -sign * size) for start, end in self._parts(entry)]
+        found = [(scale * start + later, scale * end, -sign * size) for start, end in self.absence(entry)]
         if isinstance(entry, Recomputed) and entry.extra_bytes:
             use = self._accesses.times[entry.use]
             found.append((scale * use, scale * (use + 1) + later, sign * entry.extra_bytes))
@@ -155,38 +155,14 @@ class PeakAnalysis:
             if 0 <= kernel < len(levels):
                 levels[kernel] = self.most(times[kernel], max(times[kernel + 1], times[kernel] + 1))
 
-    def absence(self, swap: Swap) -> list[Interval]:
-        """Return when a swapped tensor is not counted, within an iteration."""
-        away = Interval(swap.out.end, swap.back.start)
-        if self._accounting == "published":
-            away = Interval(swap.out.start, swap.back.end)
-        if not swap.wraps:
-            return [away]
-        period = self._accesses.period
-        if away.start >= period:
-            return [Interval(away.start - period, away.end)]
-        return [Interval(away.start, period), Interval(0, away.end)]
-
-    def _parts(self, entry: Swap | Recomputed) -> list[Interval]:
+    def absence(self, entry: Swap | Recomputed) -> list[Interval]:
         """Return when what is planned takes its tensor away, within an iteration."""
-        if isinstance(entry, Swap):
-            return self.absence(entry)
-        times = self._accesses.times
-        return [Interval(times[entry.drop], times[entry.use])]
-
-
-def recomputation_over(
-    schedule: JobSchedule, rules: Recomputability, peak: Peak, tensor: int
-) -> Recomputed | None:
-    """Return how a tensor would be dropped before the peak and made again after it; None: it cannot be."""
-    accesses = schedule.accesses
-    uses = accesses.uses[tensor]
-    place = bisect_left(uses, bisect_left(accesses.times, peak.time))
-    if not 0 < place < len(uses):
-        return None
-    drop, use = uses[place - 1] + 1, uses[place]
-    covers = accesses.times[drop] <= peak.time < accesses.times[use]
-    return recomputation_of(accesses, rules, tensor, drop, use) if covers else None
+        if isinstance(entry, Recomputed):
+            return [Interval(self._accesses.times[entry.drop], self._accesses.times[entry.use])]
+        away, period = Interval(entry.out.end, entry.back.start), self._accesses.period
+        if self._accounting == "published":
+            away = Interval(entry.out.start, entry.back.end)
+        return Interval(away.start, away.end + period * entry.wraps).within(period)
 
 
 def recomputation_of(
@@ -210,15 +186,18 @@ def choose_recomputation(
     swapped nor recomputed themselves. Best is the one with the most bytes for the time of the kernel that
     makes it.
     """
-    accesses = schedule.accesses
-    moved = schedule.moved()
-    ranked: list[tuple[float, int, Recomputed]] = []
+    accesses, moved = schedule.accesses, schedule.moved()
+    times, ranked = accesses.times, list[tuple[float, int, Recomputed]]()
     for tensor in residents.tolist():
-        entry = recomputation_over(schedule, rules, peak, tensor) if tensor not in moved else None
-        if entry is None:
+        uses = accesses.uses[tensor]
+        place = bisect_left(uses, bisect_left(times, peak.time))
+        if tensor in moved or not 0 < place < len(uses):
             continue
-        producer = rules.producer(tensor, entry.drop)
-        if producer is None or moved & set(producer.inputs):
+        drop, use = uses[place - 1] + 1, uses[place]
+        covers = times[drop] <= peak.time < times[use]
+        entry = recomputation_of(accesses, rules, tensor, drop, use) if covers else None
+        producer = rules.producer(tensor, drop)
+        if entry is None or producer is None or moved & set(producer.inputs):
             continue
         time = accesses.interval(producer.id)
         ranked.append((accesses.sizes[tensor] / max(1, time.end - time.start), tensor, entry))

@@ -36,10 +36,6 @@ class AccessSequence(Timeline):
             uses[: bisect_left(uses, death)] for uses, death in zip(trace.uses, trace.deaths, strict=True)
         )
 
-    def accesses(self, tensor: int) -> list[Interval]:
-        """Return when kernels use a tensor."""
-        return [self.interval(kernel) for kernel in self.uses[tensor]]
-
     def last_input_access(self, time: int, *, including: bool) -> int:
         """Return when the last kernel with inputs starts, before a time or at it; 0 without any."""
         starts = self._input_starts
