@@ -186,7 +186,7 @@ def _lifetimes(trace: Trace) -> Iterator[tuple[str, ...]]:
     lives = (
         (live.tensor, int(starts[live.death] - starts[live.birth]))
         for live in live_ranges(trace)
-        if not trace.tensors[live.tensor].persistent
+        if not trace.lasting[live.tensor]
     )
     periods = ((period.tensor, period.cycles(starts)) for period in each_inactive_period(trace))
     names = [f"up to {limit * 1000:g} ms" for limit in _BUCKETS_SECONDS] + ["longer"]

@@ -305,7 +305,7 @@ class Mover:
     def discard(self, tensor: int) -> None:
         """Drop a dead tensor. Raises ExecutionError for one that is alive."""
         trace, kernel = self._trace, self.view.kernel
-        if trace.tensors[tensor].persistent or trace.births[tensor] < kernel < trace.deaths[tensor]:
+        if trace.lasting[tensor] or trace.births[tensor] < kernel < trace.deaths[tensor]:
             raise ExecutionError(f"{self._where(tensor)} is freed, but read again; allowed: dead tensors")
         last = trace.uses[tensor][-1]
         if last < min(kernel, len(trace.kernels) - 1):  # what the step leaves behind is the loop's

@@ -309,5 +309,5 @@ def _candidates(trace: Trace, loss: int) -> list[int]:
     return [
         tensor
         for tensor in touched
-        if tensor in read and trace.deaths[tensor] > loss and not trace.tensors[tensor].persistent
+        if tensor in read and trace.deaths[tensor] > loss and not trace.lasting[tensor]
     ]

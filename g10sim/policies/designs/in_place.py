@@ -54,7 +54,7 @@ class _Job(JobPolicy):
         tier = next((name for name in view.in_place_tiers if view.bytes_in(tensor, name)), None)
         if tier is None or tensor in self._away:
             return tier
-        if view.trace.tensors[tensor].persistent:
+        if view.trace.lasting[tensor]:
             return None
         return tier if self._rates[tier].prefers_access(*_touches(view.trace, tensor, view.kernel)) else None
 

@@ -110,7 +110,7 @@ class LoHan(WeightsBelow):
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         size, sizes = self._parameter_bytes(trace), machine.sizes(trace)
         on_cpu = used_on_cpu(trace)
-        away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
+        away = frozenset(tensor for tensor in on_cpu if trace.lasting[tensor])
         ahead, live = size * self.prefetch_parameters, size * self.live_parameters
         stays = windows(trace, away & read_only(trace), ahead, live, 1)
         cycles = trace.durations_cycles(machine.clock_hz)

@@ -121,7 +121,7 @@ def _released(trace: Trace, stays: Sequence[Window]) -> tuple[list[Window], list
 def _homes(trace: Trace, machine: PlannedMachine, weights: Collection[int], buffers: int) -> dict[int, str]:
     """Return the tier of every optimizer state and weight: host memory as far as they fit, states first."""
     sizes = machine.sizes(trace)
-    states = sorted(tensor for tensor in trace.only_on_cpu if trace.tensors[tensor].persistent)
+    states = sorted(tensor for tensor in trace.only_on_cpu if trace.lasting[tensor])
     below = [*states, *_by_first_use(trace, weights)]
     capacity, on_cpu = machine.memory.capacity_bytes, used_on_cpu(trace)
     others = sum(sizes[tensor] for tensor in weights if tensor not in on_cpu)

@@ -102,5 +102,5 @@ class ZeroInfinity(InBuckets, WeightsBelow):
         peak = gpu_peak(trace, machine.sizes(trace), gradients.departures, self.births, there)
         require_gpu(self.name, system, peak, "live weights and activations")
         homes: dict[int, str] = dict.fromkeys(weights, self.offload_param)
-        homes |= {t: self.offload_optimizer for t in trace.only_on_cpu if trace.tensors[t].persistent}
+        homes |= {t: self.offload_optimizer for t in trace.only_on_cpu if trace.lasting[t]}
         return Offloaded.of(gradients, homes, stays)

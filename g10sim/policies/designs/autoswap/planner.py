@@ -75,7 +75,7 @@ def _stays(trace: Trace, tensor: int, absences: Mapping[int, Swap]) -> list[tupl
     swap = absences.get(tensor)
     if swap is None:
         return stays_of(trace, tensor)
-    if trace.tensors[tensor].persistent:
+    if trace.lasting[tensor]:
         return [(swap.back, swap.gone + len(trace.kernels))]
     (birth, death), *in_vain = stays_of(trace, tensor)
     return [(birth, swap.gone), (swap.back, death), *in_vain]

@@ -67,7 +67,7 @@ class RecoveringJob(JobPolicy):
         return found
 
     def _wanted(self, view: PolicyView, tensor: int, kernel: int) -> bool:
-        lasts = view.trace.tensors[tensor].persistent
+        lasts = view.trace.lasting[tensor]
         if view.is_dead(tensor) or (kernel >= len(self._kernels) and not lasts):
             return False
         now, later = view.kernel, view.kernel + len(self._kernels)

@@ -24,7 +24,7 @@ class Admission(JobPolicy):
         self._tiers, self._ahead = program.tiers, program.ahead
         moves = [Planned(drop.start, Drop(drop.tensor)) for drop in program.drops]
         for tensor, death in enumerate(trace.deaths):
-            if trace.uses[tensor] and not trace.tensors[tensor].persistent:
+            if trace.uses[tensor] and not trace.lasting[tensor]:
                 moves.append(Planned(death, Free(tensor)))
         for number in filter(arrivals.__contains__, program.first_due):
             gap = program.gaps[number]

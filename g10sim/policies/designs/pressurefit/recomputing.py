@@ -35,7 +35,7 @@ class Blocks:
         for tensor, uses in enumerate(trace.uses):
             tasks = [numbers[use] for use in uses]
             blocks = {trace.kernels[use].block for use in uses}
-            is_own = len(blocks) == 1 and not trace.tensors[tensor].persistent and tasks[0] < tasks[-1]
+            is_own = len(blocks) == 1 and not trace.lasting[tensor] and tasks[0] < tasks[-1]
             if not is_own or trace.kernels[uses[0]].phase is not Phase.FORWARD:
                 continue
             end = next(use for use, task in zip(uses, tasks, strict=True) if task > tasks[0])

@@ -19,7 +19,6 @@ from g10sim.policies.designs.pressure.forecast import Dropped, Reruns, with_reru
 from g10sim.policies.interface import PlannedMachine, PlannedTier
 from g10sim.policies.planning.blocks.parts import part_numbers, parts_of
 from g10sim.trace.model import Trace
-from g10sim.trace.repetition import each
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class Programs:
         self._demand, self._machine, self.numbers, trace = demand, machine, numbers, demand.trace
         self._kernels = [*np.unique(self.numbers, return_index=True)[1].tolist(), len(self.numbers)]
         self._writers = Recomputability(trace).writers
-        self._lasts = each(trace.tensors, attrgetter("persistent"))
+        self._lasts = trace.lasting
         self._uses = [uses[: bisect_left(uses, trace.deaths[i])] for i, uses in enumerate(trace.uses)]
         self._stays = [[] if lasts else stays_of(trace, i) for i, lasts in enumerate(self._lasts)]
         self._gaps = list(map(self._gaps_of, range(len(self._uses)), self._uses, self._stays))

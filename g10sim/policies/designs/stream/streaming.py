@@ -171,7 +171,7 @@ class Streaming(JobPolicy):
                 continue
             self._living.discard(tensor)
             self._next[tensor] = uses[0] + (lap + 1) * self._kernels
-            if not self._trace.tensors[tensor].persistent:
+            if not self._trace.lasting[tensor]:
                 self._lack(tensor, self._sizes[tensor])
             self._await(tensor)
         if not self._living:

@@ -178,8 +178,8 @@ class _JobPlanner:
         # Channels only fill up: what was impossible at a peak remains so. Times are those of the last one.
         self._failed, self._stays = np.full((2, count), -1, dtype=np.int64)
         self._may_swap = np.ones(count, dtype=np.bool_)
-        lasting = [tensor.persistent for tensor in accesses.trace.tensors]
-        self._may_stay_away = np.array(lasting, dtype=np.bool_) & parameters.across_iterations
+        lasting = np.array(accesses.trace.lasting, dtype=np.bool_)
+        self._may_stay_away = lasting & parameters.across_iterations
         self._quota = int(parameters.swap_share * len(accesses.sizes))
         self.peak = self.analysis.find()
 

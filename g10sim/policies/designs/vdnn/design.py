@@ -139,7 +139,7 @@ class LayerWise(Declared, PolicyPerJob):
     @staticmethod
     def _is_kept(trace: Trace, schedule: Schedule, tensor: int, offloaded: set[int]) -> bool:
         """Return True if a tensor is made in the forward pass and stays for the backward pass."""
-        made = trace.births[tensor] <= schedule.last_forward and not trace.tensors[tensor].persistent
+        made = trace.births[tensor] <= schedule.last_forward and not trace.lasting[tensor]
         return made and trace.deaths[tensor] > schedule.last_forward + 1 and tensor not in offloaded
 
 

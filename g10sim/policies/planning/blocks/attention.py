@@ -33,7 +33,7 @@ def attention_kernels(trace: Trace, parts: Sequence[Part], homes: Mapping[int, s
             found.add(kernel.id)
             derived.update(t for t in kernel.outputs if trace.tensors[t].size_bytes > states[part])
         for tensor in kernel.outputs:
-            if not trace.tensors[tensor].persistent:
+            if not trace.lasting[tensor]:
                 made.setdefault(tensor, part)
     return frozenset(found)
 
@@ -72,7 +72,7 @@ def _loads(
     part, is_next = parts[number % len(parts)], number < len(parts)
     mine = (trace.kernels[kernel] for kernel in range(part.first, part.last + 1) if kernel in taken)
     below = dict.fromkeys(t for kernel in mine for t in kernel.inputs if homes.get(t) == "ssd")
-    read = tuple(tensor for tensor in below if is_next or trace.tensors[tensor].persistent)
+    read = tuple(tensor for tensor in below if is_next or trace.lasting[tensor])
     if read:
         yield added_kernel(
             "Load keys and values", read, (), phase=Phase.OTHER, device=Device.CPU, moved_bytes=1

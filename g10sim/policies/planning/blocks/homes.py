@@ -44,6 +44,6 @@ def _owner(tensor: int, kind: Kind, part: Part) -> Hashable:
 
 def most_bytes(trace: Trace, sizes: Sequence[int], tensors: Sequence[int]) -> int:
     """Return the most bytes of some tensors that are alive at a time; ``sizes`` are those of all tensors."""
-    births = ((t, 0 if trace.tensors[t].persistent else trace.births[t]) for t in tensors)
+    births = ((t, 0 if trace.lasting[t] else trace.births[t]) for t in tensors)
     spans = ((birth, trace.deaths[tensor], sizes[tensor]) for tensor, birth in births)
     return int(levels(spans, len(trace.kernels)).max(initial=0))

@@ -82,7 +82,7 @@ def _visits(
 
     After the last one, too, it leaves if it is alive: the CPU may need it.
     """
-    (spans, wraps), lasts = stays, trace.tensors[tensor].persistent
+    (spans, wraps), lasts = stays, trace.lasting[tensor]
     is_needed = lasts or trace.deaths[tensor] > trace.uses[tensor][-1] + 1
     for number, (first, last) in enumerate(spans):
         is_there = not number and (wraps or not lasts)
@@ -101,7 +101,7 @@ def windows_of(
     """
     found, end = list[Window](), len(trace.kernels) - 1
     for visit in visits:
-        lasts, is_copied = trace.tensors[visit.tensor].persistent, visit.leaves and not visit.is_clean
+        lasts, is_copied = trace.lasting[visit.tensor], visit.leaves and not visit.is_clean
         last = min(visit.last + (leave_later and is_copied), len(parts) - 1)
         until = parts[last].last if visit.leaves or not lasts else end
         since = visit.first if visit.loaded is None else visit.loaded

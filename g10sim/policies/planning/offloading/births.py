@@ -17,7 +17,7 @@ class Births:
         for tensor, uses in enumerate(trace.uses):
             if not uses or trace.kernels[uses[0]].device is Device.LINKS:
                 continue  # a collective maps what it makes
-            if not trace.tensors[tensor].persistent and trace.births[tensor] == uses[0]:
+            if not trace.lasting[tensor] and trace.births[tensor] == uses[0]:
                 self._born[uses[0]].append(tensor)
 
     def before(self, kernel: int) -> Iterator[Move]:

@@ -31,7 +31,7 @@ def gathered(trace: Trace) -> tuple[Window, ...]:
         Window(kernel.inputs[0], kernel.id, trace.uses[rest][1], trace.uses[rest][-1])
         for kernel in trace.collectives
         for rest in kernel.outputs[:1]
-        if not trace.tensors[rest].persistent and len(trace.uses[rest]) > 1
+        if not trace.lasting[rest] and len(trace.uses[rest]) > 1
     )
 
 
@@ -107,7 +107,7 @@ class _Partitioning:
                 self._behind[step.id].append(made)
 
     def _is_kept(self, tensor: int) -> bool:
-        lasts = self._given.tensors[tensor].persistent and self._given.uses[tensor]
+        lasts = self._given.lasting[tensor] and self._given.uses[tensor]
         return bool(lasts) and tensor not in self._gathered
 
     def _bytes(self, tensors: Iterable[int]) -> int:

@@ -125,7 +125,7 @@ class _Rewriting:
 
     def _before_step(self, kernel: Kernel) -> Iterable[Kernel]:
         weights = [t for t in kernel.outputs if t in self._takeover.weights and self._last[t] == kernel.id]
-        gradients = [tensor for tensor in kernel.inputs if not self._given.tensors[tensor].persistent]
+        gradients = [tensor for tensor in kernel.inputs if not self._given.lasting[tensor]]
         yield from self._busy("Call the optimizer", self._schedule.call_seconds * len(weights), gradients)
         moved = self._schedule.pass_bytes * self._takeover.parameters.get(kernel.id, 0)
         if moved:

@@ -63,7 +63,7 @@ def gpu_peak(
     come_and_go = {stay.tensor for stay in stays}.union(below)
     for tensor, uses in enumerate(trace.uses):
         if uses and tensor not in come_and_go:
-            lasts = trace.tensors[tensor].persistent
+            lasts = trace.lasting[tensor]
             end = kernels if lasts else min(kernels, ends.get(tensor, uses[-1]) + 1)
             early = ahead if trace.kernels[uses[0]].device is Device.GPU else 0
             spans.append((0 if lasts else max(0, uses[0] - early), end, sizes[tensor]))

@@ -23,7 +23,7 @@ def parameter_bytes(trace: Trace, given: int | None) -> int:
 def gradient_bytes(trace: Trace, kernels: Collection[int]) -> int:
     """Return the bytes that kernels read of tensors that live within the iteration: gradients, mostly."""
     read = {tensor for kernel in kernels for tensor in trace.kernels[kernel].inputs}
-    return sum(trace.tensors[tensor].size_bytes for tensor in read if not trace.tensors[tensor].persistent)
+    return sum(trace.tensors[tensor].size_bytes for tensor in read if not trace.lasting[tensor])
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Takeover:
         written = {tensor for kernel in self.on_gpu for tensor in kernel.outputs}
         found = {tensor for kernel in self.takes for tensor in self.trace.kernels[kernel].outputs}
         shared = found.intersection(tensor for kernel in self.on_gpu for tensor in kernel.touched) - written
-        return frozenset(tensor for tensor in shared if self.trace.tensors[tensor].persistent)
+        return frozenset(tensor for tensor in shared if self.trace.lasting[tensor])
 
     @cached_property
     def parameters(self) -> dict[int, int]:
@@ -75,7 +75,7 @@ class Takeover:
         updates = [one for one in self.takes if _updates(trace, trace.kernels[one])]
         made = {tensor for kernel in self.on_gpu for tensor in kernel.outputs}
         read = {tensor for kernel in self.takes for tensor in trace.kernels[kernel].inputs}
-        gradients = [tensor for tensor in read & made if not trace.tensors[tensor].persistent]
+        gradients = [tensor for tensor in read & made if not trace.lasting[tensor]]
         total = sum(trace.tensors[tensor].size_bytes for tensor in gradients) // self.bytes_per_gradient
         moved = {kernel: trace.kernels[kernel].moved_bytes for kernel in sorted(updates)}
         shares = moved if all(moved.values()) else {one: gradient_bytes(trace, [one]) for one in moved}
@@ -99,7 +99,7 @@ def _movable(trace: Trace, kept: frozenset[int]) -> frozenset[int]:
     near = {tensor for kernel in kept for tensor in kernels[kernel].touched if _binds(trace, tensor)}
     needed = {tensor for kernel in kept for tensor in kernels[kernel].inputs}
     for kernel in reversed(kernels):
-        makes = [tensor for tensor in kernel.outputs if not trace.tensors[tensor].persistent]
+        makes = [tensor for tensor in kernel.outputs if not trace.lasting[tensor]]
         may = kernel.phase is Phase.OPTIMIZER and kernel.device is Device.GPU and kernel.id not in kept
         if may and near.isdisjoint(kernel.touched) and needed.isdisjoint(makes):
             found.add(kernel.id)
@@ -191,7 +191,7 @@ def cpu_inputs(trace: Trace, takes: Collection[int] = ()) -> tuple[tuple[int, in
             writers.update(dict.fromkeys(kernel.outputs, kernel.id))
         else:
             for tensor in kernel.inputs:
-                if tensor in writers and not trace.tensors[tensor].persistent:
+                if tensor in writers and not trace.lasting[tensor]:
                     found.setdefault(tensor, writers[tensor])
     return tuple(sorted(found.items(), key=itemgetter(1)))
 

@@ -125,7 +125,7 @@ class JobSchedule:
             Planned(kernel.id, Fetch(tensor))
             for kernel in trace.kernels
             for tensor in kernel.tensors
-            if not trace.tensors[tensor].persistent and trace.births[tensor] == kernel.id
+            if not trace.lasting[tensor] and trace.births[tensor] == kernel.id
         ]
         found += copies
         return MigrationPlan(tuple(sorted(found, key=attrgetter("kernel", "delay_cycles"))), planner)
