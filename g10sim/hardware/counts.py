@@ -307,16 +307,14 @@ class Counts:
         """Forget a tensor's contents; its pages in transfer are not touched."""
         self.door.enter()
         self.copied[tensor] = 0
-        for place in self.tiers if but_for_gpu else (GPU, *self.tiers):
-            count = self.pages[place][tensor]
-            if not count:
-                continue
+        if not but_for_gpu and (count := self.idle[tensor]):
             self.absent[tensor] += count
-            if place is GPU:
-                self._count_idle(tensor, -count)
-                self.recency.remove(tensor)
-                self.take(-count)
-            else:
+            self._count_idle(tensor, -count)
+            self.recency.remove(tensor)
+            self.take(-count)
+        for place in self.tiers:
+            if count := self.pages[place][tensor]:
+                self.absent[tensor] += count
                 self.pages[place][tensor] = 0
                 self.pools[place].drop(self, tensor, count)
 
@@ -370,7 +368,8 @@ class Counts:
             for queues in (self.queues.prefetch, self.queues.fault):
                 for place in self.origins:
                     self.pages[place][tensor] += self._removed(queues[place], tensor)
-        self.cancel_eviction(tensor)
+        if tensor in self.leaving:
+            self.cancel_eviction(tensor)
 
     def cancel_eviction(self, tensor: int) -> None:
         """Keep what is still here of a tensor that was to be evicted."""

@@ -48,7 +48,7 @@ class JobRun:
         is_profiled, ticks = behaviour.fault_cost == "profiled", executed.ticks_per_second
         self._fault_cost = ProfiledFaultCost(machine.system, ticks) if is_profiled else None
         self._durations = executed.durations_cycles(clock)
-        self._measured = trace.durations_cycles(clock)
+        self._measured = list(self._durations) if executed is trace else trace.durations_cycles(clock)
         self._own = list(self._measured)
         self._starts = [0, *accumulate(self._measured)]
         dropped = self._recomputation.dropped

@@ -233,6 +233,8 @@ class Alone:
         self._pace = self._paces.get(job, 1)
         if not self._clock.passes(cycles):
             yield self._clock.timeout(cycles)
+        elif self._pace == 1:  # as it has been: nobody else could act
+            return
         while left := self._count():
             self._changed = self._clock.event()
             yield self._clock.timeout(ceil(left / self._pace)) | self._changed
