@@ -381,15 +381,7 @@ class _Renumbered(MadeOnDemand[Kernel]):
         self.kernels, self.new = kernels, new
 
     def _make(self, number: int) -> Kernel:
-        if not isinstance(self.kernels, Repeated):
-            return self.kernels[number].renumbered(self.new)
-        kernel: Kernel
-        kernel, since, shift = self.kernels.first(number)
-        inputs, outputs = (
-            tuple(map(self.new.__getitem__, shifted(ids, since, shift)))
-            for ids in (kernel.inputs, kernel.outputs)
-        )
-        return kernel.with_tensors(inputs, outputs, number)
+        return self.kernels[number].renumbered(self.new)
 
     def each(self, value: Callable[[Kernel], Value]) -> list[Value]:
         """Return a value of every kernel: see :func:`g10sim.trace.repetition.each`."""

@@ -139,16 +139,12 @@ class Repeated(MadeOnDemand[Item]):
         *self._starts, total = accumulate((block.count for block in self.blocks), initial=0)
         super().__init__(range(total))
 
-    def first(self, number: int) -> tuple[Item, int, int]:
-        """Return the item that one repeats, and ``since`` and ``shift`` of the tensors that it names."""
+    def _make(self, number: int) -> Item:
         place = bisect_right(self._starts, number) - 1
         block = self.blocks[place]
         time, index = divmod(number - self._starts[place], len(block.items))
-        return block.items[index], block.since, time * block.shift
-
-    def _make(self, number: int) -> Item:
-        item, since, shift = self.first(number)
-        return item.again(number, since, shift) if item.id != number else item
+        item = block.items[index]
+        return item.again(number, block.since, time * block.shift) if item.id != number else item
 
     def each(self, value: Callable[[Item], Value]) -> list[Value]:
         """Return a value of every item: see :func:`each`."""
