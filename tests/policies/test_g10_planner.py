@@ -679,7 +679,7 @@ def recovered(kernel, eviction, look_ahead=5, **view):
         "is_dead": lambda tensor: False,
         "in_transfer_bytes": lambda tensor: 0,
         "away_bytes": lambda tensor: 100,
-        "trace": SimpleNamespace(tensors=[SimpleNamespace(persistent=True)]),
+        "trace": SimpleNamespace(lasting=[True]),
     }
     return list(found.on_kernel_start(SimpleNamespace(**seen | view)))
 
@@ -715,5 +715,5 @@ def test_recovery_takes_no_room_that_others_need():
     assert recovered(3, eviction, is_whole=lambda tensor: True) == []
     assert recovered(3, eviction, is_dead=lambda tensor: True) == []
     assert recovered(3, eviction, away_bytes=lambda tensor: 0) == []
-    mortal = SimpleNamespace(tensors=[SimpleNamespace(persistent=False)])
+    mortal = SimpleNamespace(lasting=[False])
     assert recovered(5, eviction, trace=mortal) == []  # kernel 6 is of the next iteration

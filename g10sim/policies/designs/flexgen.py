@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
@@ -157,6 +157,11 @@ class FlexGen(Declared, FixedPlaces):
         parts = parts_of(trace)
         homes = homes_of(trace, parts, self._shares)
         return with_attention_on_cpu(trace, parts, homes, loads_ahead=self.overlap != "none")
+
+    def pageable(self, job: int) -> Collection[int]:
+        """Return the keys and values below the GPU, which the published program does not pin."""
+        started: _Job = self.jobs[job]
+        return started.pageable
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
         """Give all tensors their homes; the moves follow from that. Raises UnsupportedError."""

@@ -63,6 +63,11 @@ class TenCache(InBuckets, WeightsBelow):
         """Separate addresses, and buffers for states on the SSD."""
         return replace(super().requirements, pins_on_use=False, cpu_buffers=self.optimizer_buffers)
 
+    def pageable(self, job: int) -> Collection[int]:
+        """Return the weights and gradients that have no pinned buffer."""
+        planned: Offloaded = self.jobs[job]
+        return planned.pageable
+
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         sizes, weights = machine.sizes(trace), read_weights(trace)
         gradients = Gradients(trace, self._bucket_bytes(trace), self.births, weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from inspect import isclass, isfunction
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -26,8 +26,6 @@ class JobPolicy:
     """Remark for the results."""
     homes: Mapping[int, str] = MappingProxyType({})
     """Tiers in which persistent tensors lie before time starts; all others lie as the machine says."""
-    pageable: Collection[int] = ()
-    """Tensors that host memory does not pin."""
 
     def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
         """Return the plan from this iteration on; None keeps the one there is."""
@@ -103,11 +101,6 @@ class PolicyPerJob(JointPolicy):
     def homes(self, job: int) -> Mapping[int, str]:
         """Return the tiers that a job's object names."""
         found: Mapping[int, str] = self.jobs[job].homes
-        return found
-
-    def pageable(self, job: int) -> Collection[int]:
-        """Return the tensors that a job's object names."""
-        found: Collection[int] = self.jobs[job].pageable
         return found
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> JobPolicy:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.stream.streaming import Streaming
@@ -67,7 +69,7 @@ class Stream(Declared, PolicyPerJob):
         for tier in (self.device_map or {}).values():
             if tier != "gpu":
                 find_tier(self.name, system, tier, "weights")
-        started = Streaming(
+        return Streaming(
             job.trace,
             machine,
             window_bytes=None if self.window is None else parse_bytes(self.window),
@@ -76,5 +78,7 @@ class Stream(Declared, PolicyPerJob):
             device_map=self.device_map,
             overlaps=self.overlap,
         )
-        started.pageable = () if self.pinned else range(len(job.trace.tensors))
-        return started
+
+    def pageable(self, job: int) -> Collection[int]:
+        """Return all tensors, unless they are pinned."""
+        return () if self.pinned else range(len(self.workload.jobs[job].trace.tensors))
