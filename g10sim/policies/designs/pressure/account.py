@@ -174,12 +174,13 @@ class Shortage:
 class Order:
     """Tensors by ranks from 0 to a last one, such as kernels, of equals the lower number first.
 
-    At first those of some pairs of a rank and a tensor. Ranks that have tensors are marked.
+    At first those of some pairs of a rank and a tensor. Ranks that have tensors are marked: none before
+    ``_least``.
     """
 
     def __init__(self, last: int, ranks: Iterable[tuple[int, int]] = ()) -> None:
         self._tensors = defaultdict[int, list[int]](list)
-        self._marks = bytearray(last + 1)
+        self._marks, self._least = bytearray(last + 1), last
         for rank, tensor in ranks:
             self.add(rank, tensor)
 
@@ -187,6 +188,8 @@ class Order:
         """Add a tensor."""
         insort(self._tensors[rank], tensor)
         self._marks[rank] = True
+        if rank < self._least:
+            self._least = rank
 
     def remove(self, rank: int, tensor: int) -> None:
         """Remove a tensor that is there."""
@@ -202,7 +205,8 @@ class Order:
 
     def __iter__(self) -> Iterator[int]:
         """Yield the tensors; one that leaves once it was yielded does not disturb this."""
-        rank = self._marks.find(True)
+        rank = self._marks.find(True, self._least)
+        self._least = max(rank, self._least)
         while rank >= 0:
             yield from self._tensors[rank].copy()
             rank = self._marks.find(True, rank + 1)
