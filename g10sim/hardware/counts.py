@@ -232,7 +232,7 @@ class Counts:
         elif self.keeps_copies and source:
             self.copied[tensor] = count + (self.copied[tensor] if self.copies[tensor] is source else 0)
             self.copies[tensor] = source
-        self.idle[tensor] += count
+        self.idle[tensor] += count  # as in _count_idle, without a call for each move
         if tensor in self.discarded:
             self.discarded_pages += count
         self.recency.append(tensor, count)

@@ -141,6 +141,7 @@ class Recency:
             latest.count += count
             return
         own, chunk = self._of[tensor], self._chunks[tensor]
+        # Outside groups it may join its latest run alone, and none that would grow too large.
         may_join = own and own[-1].count + count <= self.merge_pages
         if may_join or (chunk is not None and self._group_of(tensor) is not None):
             run = self._joined(tensor, count)

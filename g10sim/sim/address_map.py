@@ -16,7 +16,7 @@ from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
 from g10sim.hardware.gpu_memory.placement import Block, best_fit
 from g10sim.sim.stages.working_set import released_after
 from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
-from g10sim.trace.repetition import changed, named
+from g10sim.trace.repetition import Changed, named
 
 # Addresses repeat from the second or third iteration on, when the allocator has all the chunks it needs.
 _MOST_ITERATIONS = 8
@@ -135,7 +135,7 @@ def _mapped(trace: Trace, blocks: Sequence[Block], page_bytes: int, sides: Seque
         Tensor(number, f"{block.start * page_bytes:#x}", block.pages * page_bytes, TensorKind.OTHER, True)
         for number, block in enumerate(blocks)
     )
-    return replace(trace, tensors=tensors, kernels=changed(trace.kernels, partial(_touching, sides)))
+    return replace(trace, tensors=tensors, kernels=Changed(trace.kernels, partial(_touching, sides)))
 
 
 def _touching(sides: Sequence[Sides], kernel: Kernel) -> Kernel:

@@ -167,7 +167,7 @@ def joined(blocks: Sequence[Block[Item]], rest: Iterable[Item] = ()) -> Sequence
     return Repeated(every) if repeats else tuple(item for block in every for item in block.items)
 
 
-class _Changed(MadeOnDemand[Item]):
+class Changed(MadeOnDemand[Item]):
     """Items of another sequence, each changed when it is made."""
 
     def __init__(self, items: Sequence[Item], change: Callable[[Item], Item]) -> None:
@@ -204,11 +204,6 @@ def chosen(items: Sequence[Item], order: Sequence[int]) -> Sequence[Item]:
 def is_identity(order: Sequence[int]) -> bool:
     """Return whether ids stay what they are."""
     return all(map(eq, order, count()))
-
-
-def changed(items: Sequence[Item], change: Callable[[Item], Item]) -> Sequence[Item]:
-    """Return the items with each changed when it is asked for."""
-    return _Changed(items, change)
 
 
 def blocks_of(items: Sequence[Item]) -> tuple[Block[Item], ...]:

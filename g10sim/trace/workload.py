@@ -10,7 +10,7 @@ import numpy as np
 
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.trace.model import FaultProfile, Kernel, Trace
-from g10sim.trace.repetition import changed
+from g10sim.trace.repetition import Changed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,7 +83,7 @@ def perturb(trace: Trace, variation: VariationSpec, seed: int, job: int = 0) -> 
     Times are rounded to the trace's time base; one that is positive stays so.
     """
     factors = draw_factors(variation, len(trace.kernels), seed, job)
-    kernels = changed(trace.kernels, lambda kernel: _times(kernel, float(factors[kernel.id])))
+    kernels = Changed(trace.kernels, lambda kernel: _times(kernel, float(factors[kernel.id])))
     return replace(trace, kernels=kernels)
 
 
@@ -98,7 +98,7 @@ def times_factors(trace: Trace, factors: Mapping[str, float]) -> Trace:
     def change(kernel: Kernel) -> Kernel:
         return _times(kernel, factors.get(kernel.operator_class, factors[""]))
 
-    return replace(trace, kernels=changed(trace.kernels, change))
+    return replace(trace, kernels=Changed(trace.kernels, change))
 
 
 def draw_factors(variation: VariationSpec, count: int, seed: int, job: int = 0) -> npt.NDArray[np.float64]:

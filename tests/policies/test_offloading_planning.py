@@ -1,4 +1,4 @@
-"""What offloading designs plan with, by hand: stays of weights, and kernels that the CPU takes over."""
+"""Plans of offloading designs, by hand: stays of weights, and kernels that the CPU takes over."""
 
 from dataclasses import replace
 
@@ -151,7 +151,7 @@ def test_an_optimizer_alone_may_start_at_once():
 
 
 def test_each_of_two_replicas_has_half_of_what_the_cpu_uses_and_gathers_the_rest():
-    """What uses the weight on the GPU uses the part and the rest, and reads the rest as often."""
+    """Kernels on the GPU that use the weight use the part and the rest, and read the rest as often."""
     builder = TraceBuilder("replicas")
     weight = builder.tensor("weight", 100, TensorKind.WEIGHT, persistent=True)
     momentum = builder.tensor("momentum", 100, TensorKind.OPTIMIZER_STATE, persistent=True)

@@ -85,8 +85,8 @@ def demand_of(trace: Trace, clock_hz: int, page_bytes: int, *, recompute: bool =
     """Return the demand of a trace; with ``recompute``, tensors may be dropped and computed again."""
     sizes = [pages * page_bytes for pages in trace.page_sizes(page_bytes)]
     cycles = kernel_durations(trace, clock_hz)
-    lasting = zip(sizes, trace.lasting, trace.uses, strict=True)
-    used = sum(size for size, lasts, uses in lasting if lasts and uses)
+    facts = zip(sizes, trace.lasting, trace.uses, strict=True)
+    used = sum(size for size, lasts, uses in facts if lasts and uses)
     kernels = named(trace.kernels, attrgetter("tensors"))
     needed = max((sum([sizes[tensor] for tensor in tensors]) for tensors in kernels), default=0)
     frozen_bytes = sum(sizes[tensor] for tensor in trace.frozen if trace.uses[tensor])

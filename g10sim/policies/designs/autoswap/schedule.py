@@ -83,7 +83,8 @@ def _scheduled(
             load.add(back, above[1] + 1, -candidate.size_bytes)
             back = above[1] + 1
             in_time = max(in_time, timeline.lap_time(back))
-        if gone < back if peak is None else (in_time == wanted and gone <= peak < back):
+        is_away = gone < back if peak is None else in_time == wanted and gone <= peak < back
+        if is_away:
             waits += in_time - wanted
             channel_from = in_time
             swaps.append(Swap(candidate, gone, back, in_time))

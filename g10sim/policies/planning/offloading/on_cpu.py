@@ -46,7 +46,7 @@ class Offloaded(JobPolicy):
     """
 
     gradients: Gradients
-    homes: Mapping[int, str] = field()
+    homes: Mapping[int, str] = field()  # no default here: that of the base class would be one
     fetched: Mapping[int, Sequence[int]]
     released: Mapping[int, Sequence[int]]
     away: frozenset[int]
