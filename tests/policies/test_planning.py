@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from machines import machine
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -15,7 +17,7 @@ from g10sim.policies.interface.machine import link_bandwidth, planned_machine
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget, PrefixSums
 from g10sim.policies.planning.channel import Channel, Interval, queued, queued_backwards
-from g10sim.policies.planning.choice import Standing, nested
+from g10sim.policies.planning.choice import Ranking, Standing, nested
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
@@ -297,6 +299,40 @@ def test_candidates_with_less_than_the_best_are_not_worked_out():
     standing.add(range(100), known)
     assert standing.best(worths) == 99
     assert asked == list(range(99, 91, -1))
+
+
+def taken_from_ranking(worth):
+    """Yield what is taken, of candidates whose worths may shrink meanwhile; None at the end."""
+    ranking = Ranking(worth)
+    while True:
+        yield ranking.pop(worth.__getitem__)
+
+
+def taken_from_standing(worth):
+    standing = Standing()
+    standing.add(range(len(worth)), worth)
+    while True:
+        yield standing.best(worth.__getitem__)
+        standing.remove_best()
+
+
+@pytest.mark.parametrize("taken", [taken_from_ranking, taken_from_standing])
+@given(
+    worths=st.lists(st.integers(0, 6), min_size=1, max_size=40),
+    losses=st.lists(st.lists(st.tuples(st.integers(0, 39), st.integers(1, 3)), max_size=9), max_size=40),
+)
+@example(worths=[1, 3, 1, 3, 2, 3, 3], losses=[[(6, 2), (3, 2), (5, 1)]])
+def test_of_equally_good_candidates_the_one_with_the_lowest_number_is_taken(taken, worths, losses):
+    worth = np.array(worths, dtype=np.float64)
+    choice, left = taken(worth), set(range(len(worth)))
+    for some in [*losses, *[[]] * (len(worth) + 1)]:
+        best = max((one for one in left if worth[one]), key=lambda one: (worth[one], -one), default=None)
+        assert next(choice) == best
+        if best is None:
+            break
+        left.remove(best)
+        for number, loss in some:
+            worth[number % len(worth)] = max(0, worth[number % len(worth)] - loss)
 
 
 def test_spans_wait_for_the_closest_one_around_them_of_their_kind_and_a_lower_number():

@@ -96,10 +96,10 @@ class Ranking:
         order = np.lexsort((numbers, keys))
         keys, numbers = keys[order], numbers[order]
         at, after = (self._keys[place:].searchsorted(keys, side) for side in ("left", "right"))
-        for start in set(at[at < after].tolist()):
-            equal = slice(*at.searchsorted((start, start + 1)).tolist())
-            others = self._numbers[place + start : place + int(after[equal.start])]
-            at[equal] += others.searchsorted(numbers[equal])
+        for key in set(keys[at < after].tolist()):
+            equal = keys == key
+            first, stop = at[equal][0], after[equal][0]
+            at[equal] += self._numbers[place + first : place + stop].searchsorted(numbers[equal])
         stop = place + int(at.max(initial=0))
         at += np.arange(len(at))
         is_old = np.ones(stop - self._first, dtype=np.bool_)
