@@ -244,6 +244,7 @@ def small_system(memory_pages, **parameters):
 @example(676, 1.0, "doa")
 @example(1043, 1.0, "doa")
 @example(9471, 0.8, "swdoa")
+@example(748, 0.5, "doa")
 @settings(max_examples=25, deadline=None)
 def test_without_overhead_an_iteration_takes_as_long_as_on_an_unlimited_gpu(seed, share, score):
     """In memory of exactly the planned pool, whatever the limit."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from math import inf
 from operator import attrgetter
 
@@ -57,9 +58,24 @@ def without_overhead(timeline: LoadTimeline, chosen: Iterable[Absence], copies: 
     while True:
         load = timeline.load()
         swaps, _ = _scheduled(timeline, left, load, copies, inf, peak=timeline.peak)
-        if len(swaps) == len(left):
+        late = _leaving_late(timeline, swaps, copies)
+        if len(swaps) == len(left) and not late:
             return Schedule(_by_departure(swaps), 0, 0, load.peak_bytes)
-        left = [swap.candidate for swap in swaps]
+        kept = (swap.candidate for swap in swaps)
+        left = [replace(one, frozen=one.frozen and one.tensor not in late) for one in kept]
+
+
+def _leaving_late(timeline: LoadTimeline, swaps: Iterable[Swap], copies: PlannedTier) -> set[int]:
+    """Return the frozen tensors whose first copy out, behind those of others, ends after they are asked back.
+
+    No copy is kept of these, so that they are copied each time.
+    """
+    order = _by_departure(swaps)
+    ready = np.array([timeline.lap_time(swap.candidate.start) for swap in order], dtype=np.int64)
+    lengths = np.array([copies.out_cycles(swap.candidate.size_bytes) for swap in order], dtype=np.int64)
+    asked = [timeline.lap_time(swap.back) for swap in order]
+    is_late = queued(ready, lengths) + lengths > np.array(asked, dtype=np.int64)
+    return {swap.candidate.tensor for swap in compress(order, is_late) if swap.candidate.frozen}
 
 
 def _scheduled(
