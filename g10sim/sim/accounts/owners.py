@@ -17,16 +17,18 @@ def fault_reason(place: str) -> StallReason:
 
 def reason_for_waiting(memory: Residency) -> StallReason:
     """Return what the waiting kernel waits for, the slowest kind first."""
-    queues, moving = memory.queues, memory.moving
+    queues, needed = memory.queues, memory.needed
     for place in memory.origins:
         if queues.fault[place]:
             return fault_reason(place.name)
-    awaited = {tensor: moving[tensor] for tensor in memory.needed if moving[tensor]}
-    new = sum([run.count for run in queues.prefetch[Location.NONE] if run.tensor in awaited])
-    if 0 < new == sum(awaited.values()):
-        return StallReason.MAPPING
-    is_free = awaited.keys().isdisjoint(memory.leaving.keys())
-    return StallReason.LATE_PREFETCH if is_free else StallReason.EVICTION
+    if not memory.leaving.keys().isdisjoint(needed):
+        return StallReason.EVICTION
+    for place in memory.tiers:
+        for run in queues.prefetch[place]:
+            if run.tensor in needed:
+                return StallReason.LATE_PREFETCH
+    is_mapped = any(run.tensor in needed for run in queues.prefetch[Location.NONE])
+    return StallReason.MAPPING if is_mapped else StallReason.LATE_PREFETCH
 
 
 class WaitLog:
