@@ -92,9 +92,6 @@ class AutoSwap(Limited, WholeTensors):
     )
     """Of the search for the combined score."""
 
-    def _set_up(self) -> None:
-        self._time = Limit()
-
     job_class = PlannedSwaps
 
     @property
@@ -102,11 +99,6 @@ class AutoSwap(Limited, WholeTensors):
         """Contiguous memory, from a caching pool if that is chosen."""
         pool = CachingPoolSpec() if self.pool == "caching" else None
         return Requirements(placement="contiguous", caching_pool=pool)
-
-    @property
-    def note(self) -> str:
-        """Return the planner's expectations."""
-        return "; ".join(filter(None, (*map(_expectation, self.jobs), self._time.note)))
 
     @without_cycle_collection()
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> PlannedSwaps:
@@ -131,6 +123,7 @@ class AutoSwap(Limited, WholeTensors):
             others = [self._plan_with_pool(planner, machine, wanted, name) for name in SINGLE_SCORES]
             best = min([best, *others], key=lambda found: self._cost(found, wanted))
         self._check_fit(job.trace, machine, best)
+        best.note = "; ".join(filter(None, (_expectation(best), self._time.note)))
         return best
 
     def places(

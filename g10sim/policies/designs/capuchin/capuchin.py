@@ -208,11 +208,6 @@ class Capuchin(Limited, PolicyPerJob):
 
     job_class = _Job
 
-    @property
-    def note(self) -> str:
-        """Return a summary of every job's plan."""
-        return "; ".join(job.note for job in self.jobs if job.note)
-
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
         """Plan nothing yet: the first iteration is watched."""
         return _Job(partial(self._planned, machine), machine.memory.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -96,10 +97,20 @@ class Draft:
         self.occupancy.add(out_by + 1, prefetch, -absence.size_bytes)
         self._note(absence, tier, out_by, prefetch)
 
-    def evict_on_demand(self, absence: Absence) -> None:
-        """Plan an eviction to the SSD without a prefetch."""
-        self.occupancy.add(absence.start, absence.end, -absence.size_bytes)
-        self._note(absence, self.machine.ssd, absence.start, None)
+    def evict_on_demand(self, absences: Iterable[Absence], limit_bytes: float) -> list[Absence]:
+        """Plan evictions to the SSD without a prefetch until the pressed kernel needs less than a limit.
+
+        Those absences that have no eviction yet are taken, in their order, and returned.
+        """
+        evicted, found = {(eviction.tensor, eviction.start) for eviction in self.evictions}, list[Absence]()
+        for absence in absences:
+            if self.occupancy.bytes[self.pressed_kernel] < limit_bytes:
+                break
+            if (absence.tensor, absence.start) not in evicted:
+                self.occupancy.add(absence.start, absence.end, -absence.size_bytes)
+                self._note(absence, self.machine.ssd, absence.start, None)
+                found.append(absence)
+        return found
 
     def _note(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int | None) -> None:
         self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))

@@ -33,11 +33,6 @@ class G10(PlannerOptions, PolicyPerJob):
     paper = "Zhang et al., G10: Enabling An Efficient Unified GPU Memory and Storage Architecture, MICRO 2023"
     reference_plan = "prefetch_guide.config.gz"
 
-    @property
-    def note(self) -> str:
-        """Say where plans relieve less than half of the shortage of memory, or ended early."""
-        return "; ".join(job.note for job in self.jobs if job.note)
-
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> JobPolicy:
         """Plan a job."""
         planner, trace, planned = self.behaviour.planner, job.trace, JobPolicy()

@@ -307,20 +307,15 @@ def _evict_for_demand(trace: Trace, draft: Draft) -> None:
     estimate at the kernel is below the target (last step of the published planner).
     """
     kernels, pressed, timeline = len(trace.kernels), draft.pressed_kernel, draft.timeline
-    evicted = {(eviction.tensor, eviction.start) for eviction in draft.evictions}
     covering = [
         absence
         for absence in absences(trace, draft.machine.sizes(trace))
         if any(pressed in range(absence.start - lap, absence.end - lap) for lap in (0, kernels))
-        and (absence.tensor, absence.start) not in evicted
     ]
     covering.sort(
         key=lambda absence: (-absence.size_bytes * absence.cycles(timeline), absence.tensor, absence.start)
     )
-    for absence in covering:
-        if draft.occupancy.bytes[pressed] < draft.target_bytes:
-            break
-        draft.evict_on_demand(absence)
+    draft.evict_on_demand(covering, draft.target_bytes)
 
 
 def _moved_earlier(draft: Draft, kernel: int, earliest: int, size: int) -> int:

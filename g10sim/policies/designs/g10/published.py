@@ -236,15 +236,10 @@ class _Planning(Draft):
         Periods within the iteration that cover the kernel and have no eviction yet are taken in order of
         bytes x time, until the estimate at the kernel is well below the target.
         """
-        evicted = {(eviction.tensor, eviction.start) for eviction in self.evictions}
-        for number in introsorted(self._order, self._ties):
-            if self.occupancy.bytes[self.pressed_kernel] < _SHARE_OF_TARGET * self.target_bytes:
-                break
-            period = self._periods[number]
-            covers = not period.wraps and period.start <= self.pressed_kernel < period.end
-            if covers and (period.tensor, period.start) not in evicted:
-                self.evict_on_demand(period)
-                self._find(period.start, Evict(period.tensor, self._ssd.name))
+        periods = (self._periods[number] for number in introsorted(self._order, self._ties))
+        covering = (one for one in periods if not one.wraps and one.start <= self.pressed_kernel < one.end)
+        for period in self.evict_on_demand(covering, _SHARE_OF_TARGET * self.target_bytes):
+            self._find(period.start, Evict(period.tensor, self._ssd.name))
 
     def put_in_order(self) -> None:
         """Sort the moves by kernel."""
