@@ -10,7 +10,7 @@ from tables import table
 from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.analysis.bound.machine import Machine
 from g10sim.config.presets import load_system
-from g10sim.hardware.bounds import bound_machine
+from g10sim.results.bounds import bound_machine
 from g10sim.trace.format import load_trace
 
 _MARKED = re.compile(r"(<!-- bounds -->\n).*?(<!-- end of bounds -->)", re.DOTALL)

@@ -11,9 +11,9 @@ from g10sim import plots
 from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.config.data import data_path
 from g10sim.config.presets import load_system
-from g10sim.hardware.bounds import bound_machine
 from g10sim.plots.registry import ENTRIES, paper_figures
 from g10sim.reproduce.validation import PUBLISHED_SYSTEM
+from g10sim.results.bounds import bound_machine
 from g10sim.trace.format import load_trace
 
 _CONVOLUTIONAL = (

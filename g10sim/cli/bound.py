@@ -12,7 +12,7 @@ from g10sim.cli.options import TraceFile
 from g10sim.cli.output import say, show_table
 from g10sim.config.presets import load_system
 from g10sim.display import rounded_bytes, rounded_seconds
-from g10sim.hardware.bounds import bound_machine
+from g10sim.results.bounds import bound_machine
 from g10sim.trace.format import load_trace
 
 

@@ -27,8 +27,8 @@ from g10sim.cli.trace_imports import block, export_app, import_app, models, plac
 from g10sim.config.presets import load_system, system_names
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.files import write_csv
-from g10sim.hardware.gpu_memory.allocators.pool import caching_pool_bytes, compare_pools
 from g10sim.importers.account import account_of
+from g10sim.results.pools import caching_pool_bytes, compare_pools
 from g10sim.trace.check import cut_durations, untimed
 from g10sim.trace.format import load_trace, trace_hash
 from g10sim.trace.model import Trace

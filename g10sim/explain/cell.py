@@ -9,12 +9,12 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.experiment.stored_cells import OpenedCell
-from g10sim.hardware.gpu_memory.allocators.pool import caching_pool_bytes
 from g10sim.places import place
 from g10sim.records import MigrationCause, StallReason
 from g10sim.results.blame import LinkUse, by_main_reason, link_use, tensor_waits, within
 from g10sim.results.bounds import NO_BOUND, closed_form_of
 from g10sim.results.columns import fault_pages, stall_reasons, tiers_of
+from g10sim.results.pools import caching_pool_bytes
 from g10sim.trace.model import Kernel
 
 if TYPE_CHECKING:

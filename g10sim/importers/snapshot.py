@@ -14,7 +14,6 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes
 from g10sim.errors import TraceError
 from g10sim.files import reading
-from g10sim.hardware.gpu_memory.allocators.pool import PyTorchPool
 from g10sim.importers.account import Account, accounted
 from g10sim.importers.kineto_events import NANOSECONDS_PER_MICROSECOND, Entry
 from g10sim.importers.near_json import unchanged
@@ -35,6 +34,7 @@ from g10sim.importers.snapshot_history import (
     State,
     whole_history,
 )
+from g10sim.results.pools import PyTorchPool
 from g10sim.trace.model import Phase, TensorKind, TimeSource, Trace
 
 WHAT = "a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot)"

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from g10sim.analysis.bound.bound import Bound, iteration_bound
-from g10sim.analysis.bound.machine import Machine
+from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.analysis.bound.premises import MemoryNeeds, obstacle
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError
-from g10sim.hardware.bounds import bound_machine
+from g10sim.hardware.links import Link, Topology
+from g10sim.records import Location
 from g10sim.results.columns import Row
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 
 NO_BOUND = "none"
 """Beginning of a ``bound_kind`` that says why no bound holds."""
+
+
+def bound_machine(system: SystemSpec, gpu: int = 0) -> Machine:
+    """Return the limits and tiers of a GPU with one job that has the machine to itself."""
+    topology = Topology(system)
+    numbers: dict[Link, int] = {}
+
+    def ways(tier: Location) -> Iterator[tuple[int, ...]]:
+        for path in (topology.inward(gpu, tier), topology.outward(gpu, tier)):
+            yield tuple(numbers.setdefault(link, len(numbers)) for link in path)
+
+    stores = tuple(Store(tier.name, tier.capacity, *ways(tier.place)) for tier in system.all_tiers)
+    limits = tuple(Limit(link.name, link.capacity) for link in numbers)
+    memory = system.gpu.memory - system.gpu.beside_tensors
+    return Machine(memory, system.gpu.page_size, system.gpu.clock, limits, stores)
 
 
 @dataclass(frozen=True)

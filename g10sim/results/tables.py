@@ -91,9 +91,7 @@ def inactive_periods_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
 
 def pools_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
     """One row per job and memory pool: its footprint over some iterations, and the load, in bytes."""
-    from g10sim.hardware.gpu_memory.allocators.pool import (
-        compare_pools,  # what runs nothing needs no allocators
-    )
+    from g10sim.results.pools import compare_pools  # what runs nothing needs no allocators
 
     return _table((map(asdict, compare_pools(job.trace)) for job in jobs), _POOLS)
 

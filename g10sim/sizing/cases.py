@@ -18,8 +18,7 @@ from g10sim.errors import CapacityError, ConfigError, InvariantError
 from g10sim.experiment.cells import Cell, CellResult
 from g10sim.experiment.expand import Experiment
 from g10sim.experiment.run import Running, ignore, run_cells
-from g10sim.hardware.bounds import bound_machine
-from g10sim.results.bounds import Conditions
+from g10sim.results.bounds import Conditions, bound_machine
 from g10sim.results.columns import FAILED, OK
 from g10sim.sizing.resources import Resource
 from g10sim.sizing.search import MOST_STEPS, Found, Judged, Span, least_amount

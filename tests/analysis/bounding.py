@@ -8,7 +8,7 @@ import numpy as np
 
 from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.config.system import SystemSpec
-from g10sim.hardware.bounds import bound_machine
+from g10sim.results.bounds import bound_machine
 from g10sim.trace.model import Phase, TensorKind, Trace
 from g10sim.trace.synthetic import TraceBuilder
 

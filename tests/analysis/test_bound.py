@@ -17,8 +17,8 @@ from g10sim.analysis.bound.program import Program
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import CapacityError, ConfigError
-from g10sim.hardware.bounds import bound_machine
 from g10sim.policies.interface.registry import create
+from g10sim.results.bounds import bound_machine
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Phase
 from g10sim.trace.synthetic import chain

@@ -3,7 +3,7 @@ import yaml
 
 from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.config.presets import load_system
-from g10sim.hardware.bounds import bound_machine
+from g10sim.results.bounds import bound_machine
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.synthetic import chain
 

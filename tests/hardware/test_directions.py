@@ -10,13 +10,13 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
-from g10sim.hardware.bounds import bound_machine
 from g10sim.hardware.door import Door
 from g10sim.hardware.links import Topology, bandwidth_of
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.interface.machine import link_bandwidth, planned_machine
+from g10sim.results.bounds import bound_machine
 
 # Measured on an H100 in a slot of PCIe 5.0 (vLLM blog on its KV offloading connector, January 2026).
 H100 = {"to_device": "53.1 GB/s", "from_device": "50.2 GB/s", "duplex": "83.4 GB/s"}

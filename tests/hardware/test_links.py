@@ -9,9 +9,9 @@ from memories import FLASH, HOST, NONE
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.host import HostSpec
 from g10sim.config.system import SystemSpec
-from g10sim.hardware.bounds import bound_machine
 from g10sim.hardware.links import Link, Share, Topology, bandwidth_of, share_max_min
 from g10sim.hardware.transfers.staging import Staging
+from g10sim.results.bounds import bound_machine
 
 
 def rates(*flows):

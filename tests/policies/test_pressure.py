@@ -13,7 +13,6 @@ from machines import OWN, iteration_times, kernel_times, machine, simulate, trac
 from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.hardware.bounds import bound_machine
 from g10sim.policies.checks import check_policy
 from g10sim.policies.designs.pressure.account import NextUses, Settings, Shortage
 from g10sim.policies.designs.pressure.dividing import Division, Queues
@@ -27,6 +26,7 @@ from g10sim.policies.interface.machine import PlannedTier, planned_machine
 from g10sim.policies.interface.moves import Drop, Fetch
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.records import StallReason
+from g10sim.results.bounds import bound_machine
 from g10sim.sim.engine import run as run_workload
 from g10sim.trace.workload import Job, Workload
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.pools.operations import only_allocations, peak_load_bytes, training_operations
 from g10sim.analysis.pools.placement import FITS
-from g10sim.hardware.gpu_memory.allocators.pool import (
+from g10sim.results.pools import (
     DefaultPool,
     DriverMemory,
     PoolUse,

@@ -7,7 +7,7 @@ import pytest
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.pools.placement import FITS, Block, peak_bytes, place_blocks
-from g10sim.hardware.gpu_memory.allocators.pool import compare_pools
+from g10sim.results.pools import compare_pools
 from g10sim.results.tables import pools_table
 from g10sim.trace.format import load_trace
 from g10sim.trace.synthetic import chain

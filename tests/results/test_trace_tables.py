@@ -1,7 +1,7 @@
 """Tables of what traces ask of memory, from numbers that can be worked out by hand."""
 
 from g10sim.analysis.footprint import live_bytes, working_set_bytes
-from g10sim.hardware.gpu_memory.allocators.pool import compare_pools
+from g10sim.results.pools import compare_pools
 from g10sim.results.tables import inactive_periods_table, pools_table, working_sets_table
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder, random_trace
