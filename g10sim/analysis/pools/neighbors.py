@@ -6,7 +6,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 
-_STEP = 32
+_STEP = 128
 
 
 class Neighbors:

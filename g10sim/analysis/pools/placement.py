@@ -172,7 +172,7 @@ class _Layout:
         self.tops = self.offsets.copy()
         self._is_stale = np.ones(len(self._sizes), dtype=np.bool_)
         self._drift = np.ones(len(self._sizes), dtype=np.uint64)
-        self._kind: AddressKind = "i" if int(instance.sizes.sum()) < 2**31 else "q"
+        self._kind: AddressKind = "i" if int(instance.sizes.sum()) < 2**30 else "q"
         self._codes = defaultdict[tuple[int, int], int](partial(Random(0).getrandbits, 64))
         self.placed = -len(self._sizes)
         """Copies placed again so far."""
@@ -196,12 +196,12 @@ class _Layout:
                 if place < moved or self._drift[block]:
                     before, offset = offsets[block], self._offset(block, *windows.of(block))
                     if offset != before:
-                        change = self._put(block, offset)
+                        offsets[block], tops[block] = offset, offset + self._sizes[block]
                         if before >= 0:  # else those behind it are not placed either
                             turns = places_of_pieces.take(self._neighbors.of(block))
                             later = turns.compress(turns >= max(place + 1, moved))
                             self._is_stale[later] = True
-                            self._drift[order[later]] += change
+                            self._drift[order[later]] += self._change(block, before)
                     self._drift[block] = 0
                 if tops[block] > bound:
                     return False
@@ -211,20 +211,20 @@ class _Layout:
     def _offset(self, block: int, begins: Integers, ends: Integers) -> int:
         """Return the offset for a copy among others that may overlap each other (they need not share time).
 
-        Both are in order, and the first end is that of none, at 0. Where the n-th begin is above the n-th
-        end, there is a hole between them.
+        Both are in order, and the first end is that of none, at 0; the last begin is above all. Where the
+        n-th begin is above the n-th end, there is a hole between them.
         """
-        holes = begins - ends[:-1]
-        fitting = (holes >= self._sizes[block]).nonzero()[0]
-        if not len(fitting):
-            return int(ends[-1])
-        return int(ends[fitting[holes[fitting].argmin()] if self._fit == "best" else fitting[0]])
+        holes = begins - ends
+        fits = holes >= self._sizes[block]
+        if self._fit == "first":
+            return int(ends[fits.argmax()])
+        fitting = fits.nonzero()[0]
+        return int(ends[fitting[holes[fitting].argmin()]])
 
-    def _put(self, block: int, offset: int) -> np.uint64:
-        """Put a copy at an offset; return what its code changes by."""
+    def _change(self, block: int, before: int) -> np.uint64:
+        """Return what the code of a copy changes by, which was at another offset before."""
         size = self._sizes[block]
-        change = self._codes[offset, size] - self._codes[int(self.offsets[block]), size]
-        self.offsets[block], self.tops[block] = offset, offset + size
+        change = self._codes[int(self.offsets[block]), size] - self._codes[before, size]
         return np.uint64(change % 2**64)
 
 

@@ -25,7 +25,7 @@ class _Window:
     """The placed ones of the first ``until`` pieces, without the ``since`` pieces that stop first.
 
     Pieces are counted on over the border of the circle. Begins and ends are those in memory, each in order;
-    the first end is 0.
+    the first end is 0, and the last begin above all others.
     """
 
     since: int
@@ -49,7 +49,8 @@ class Windows:
     def of(self, block: int) -> tuple[Integers, Integers]:
         """Return the begins and the ends in memory, each in order, of what shares time with a lifetime.
 
-        The first end is 0, that of none. They hold until the next call of a method.
+        The first end is 0, that of none, and the last begin above all. They hold until the next call of a
+        method.
         """
         since, until = self._neighbors.span(block)
         near, least = None, _NEAR
@@ -80,7 +81,8 @@ class Windows:
     def _new(self, block: int, since: int, until: int) -> _Window:
         pieces = self._neighbors.of(block)
         begins, ends = (np.frombuffer(values, self._kind)[pieces] for values in (self._begins, self._ends))
-        sides = begins[begins >= 0], np.append(ends[begins >= 0], ends.dtype.type(0))
+        placed, most = begins >= 0, np.iinfo(self._kind).max
+        sides = (np.append(side[placed], side.dtype.type(last)) for side, last in ((begins, most), (ends, 0)))
         return _Window(since, until, *(array(self._kind, np.sort(side).tobytes()) for side in sides))
 
     def _move(self, window: _Window, since: int, until: int) -> None:

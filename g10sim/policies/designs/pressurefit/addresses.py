@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from math import gcd
 
 from g10sim.analysis.pools.placement import Block, place_blocks
 from g10sim.policies.designs.pressurefit.replay import Replay
@@ -14,7 +15,8 @@ def extent_bytes(program: Program, replay: Replay) -> int:
 
     A tensor takes memory from when its copy in starts, or its task, until it is gone. What one task alone
     needs is one block. The largest blocks come first, each at the lowest free address
-    (als244/shadowspill, docs/architecture/physical-admission.md).
+    (als244/shadowspill, docs/architecture/physical-admission.md); all addresses are multiples of what all
+    sizes are.
     """
     gaps, sizes, period = program.gaps, program.sizes, int(replay.cycles)
     cut = defaultdict[int, list[int]](list)
@@ -38,4 +40,5 @@ def extent_bytes(program: Program, replay: Replay) -> int:
         for start, end, size in spans
         if size
     ]
-    return always + place_blocks(blocks, period=period, fit="first").footprint_bytes
+    unit = gcd(*(block.size_bytes for block in blocks)) or 1
+    return always + place_blocks(blocks, period=period, fit="first", alignment_bytes=unit).footprint_bytes

@@ -55,7 +55,7 @@ class Windows:
 
     @cached_property
     def _fit(self) -> Arrivals:
-        room = self._program.capacity_bytes - self._residency.needed
+        room = np.tile(self._program.capacity_bytes - self._residency.needed, 2)
         return self._packed(self._due, lambda number, task: self._first_with_room(room, number, task))
 
     def _packed(
@@ -74,17 +74,16 @@ class Windows:
         return min(max(bisect_right(self._program.times, cycle) - 1, self._first[number]), due[number])
 
     def _first_with_room(self, room: Integers, number: int, task: int) -> int:
-        """Return the first task from one on that has room for a tensor, as have all until it is due."""
-        size, due = self._program.gap_sizes[number], self._due[number]
-        lacking = np.flatnonzero(room[self._places(task, due)] < size)
-        start = task + int(lacking[-1]) + 1 if len(lacking) else task
-        room[self._places(start, due)] -= size
-        return start
+        """Return the first task from one on that has room for a tensor, as have all until it is due.
 
-    def _places(self, start: int, end: int) -> slice | Integers:
-        """Return where tasks are in their iteration."""
-        count = self._program.tasks
-        return slice(start, end) if end <= count else np.arange(start, end) % count
+        ``room`` is that of an iteration, twice.
+        """
+        size, due = self._program.gap_sizes[number], self._due[number]
+        lacking = np.flatnonzero(room[task:due] < size)
+        start = task + int(lacking[-1]) + 1 if len(lacking) else task
+        for lap in (-self._program.tasks, 0, self._program.tasks):
+            room[max(0, start + lap) : max(0, due + lap)] -= size
+        return start
 
 
 RULES = (Windows.packed_fifo, Windows.packed_fit, Windows.interval_entry, Windows.latest_safe)
