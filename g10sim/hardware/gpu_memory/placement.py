@@ -81,19 +81,24 @@ class Holes:
         other._holes, other._by_size = self._holes.copy(), self._by_size.copy()
         return other
 
-    def take(self, block: Block) -> None:
-        """Cut a block out of the hole that contains it. Raises InvariantError where none does."""
+    def take(self, block: Block, least_rest: int = 1) -> Block:
+        """Cut a block out of the hole that contains it, or take all of that where less than a rest is left.
+
+        Returns what was taken. Raises InvariantError where no hole contains the block.
+        """
         start, pages = block
         place, end = self._from(start + 1) - 1, start + pages
         first, size = self._holes[place] if place >= 0 else (start, 0)
         if pages < 1 or first + size < end:
             raise InvariantError(f"pages {start} to {end - 1} are not all free")
         self._forget(first, size)
-        rests = (first, start - first), (end, first + size - end)
-        self._holes[place : place + 1] = [Block(*rest) for rest in rests if rest[1]]
-        for left, pages in rests:
-            if pages:
-                insort(self._by_size, (pages, left))
+        if size - pages < least_rest:
+            return self._holes.pop(place)
+        rests = Block(first, start - first), Block(end, first + size - end)
+        self._holes[place : place + 1] = left = [rest for rest in rests if rest.pages]
+        for rest in left:
+            insort(self._by_size, (rest.pages, rest.start))
+        return block
 
     def give_back(self, block: Block) -> None:
         """Add a block and join it with the holes that it touches. Raises InvariantError on overlap."""

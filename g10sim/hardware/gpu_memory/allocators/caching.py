@@ -25,13 +25,7 @@ class _Class:
         No hole spans two chunks, because no two chunks touch.
         """
         start = rule(self.holes, pages)
-        if start is None:
-            return None
-        block, hole = Block(start, pages), self.holes.around(start, pages)
-        if hole is not None and hole.pages - pages < self.least_rest:
-            block = hole
-        self.holes.take(block)
-        return block
+        return None if start is None else self.holes.take(Block(start, pages), self.least_rest)
 
     def free_chunks(self) -> list[Block]:
         """Return the chunks of which no part is in use."""
