@@ -301,6 +301,18 @@ def test_candidates_with_less_than_the_best_are_not_worked_out():
     assert asked == list(range(99, 91, -1))
 
 
+@given(
+    spans=st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 8), st.integers(-3, 3), st.booleans())),
+)
+def test_the_peak_is_that_of_all_kernels_whatever_was_added_where(spans):
+    occupancy = Occupancy(np.array([3, 0, 2, 3, 1, -1, 0, 2]))
+    for first, length, size, is_asked in spans:
+        occupancy.add(first, first + length, size)
+        if is_asked:
+            assert occupancy.peak_bytes == max(0, *occupancy.bytes)
+    assert Occupancy(np.zeros(0, dtype=np.int64)).peak_bytes == 0
+
+
 def taken_from_ranking(worth):
     """Yield what is taken, of candidates whose worths may shrink meanwhile; None at the end."""
     ranking = Ranking(worth)

@@ -18,16 +18,27 @@ class Occupancy:
 
     def __init__(self, occupancy_bytes: Integers) -> None:
         self.bytes = occupancy_bytes
+        self._highest = -1
+        """Kernel with the highest occupancy; -1: not known."""
 
     @property
     def peak_bytes(self) -> int:
         """Highest occupancy."""
-        return int(self.bytes.max(initial=0))
+        if not len(self.bytes):
+            return 0
+        if self._highest < 0:
+            self._highest = int(self.bytes.argmax())
+        return max(0, int(self.bytes[self._highest]))
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         for part in span_slices(first, stop, len(self.bytes)):
-            self.bytes[part] += size_bytes
+            changed, highest = self.bytes[part], self._highest
+            changed += size_bytes
+            if size_bytes < 0 and part.start <= highest < part.stop:
+                self._highest = -1
+            elif highest >= 0 and size_bytes > 0 and changed.max() > self.bytes[highest]:
+                self._highest = part.start + int(changed.argmax())
 
     def most(self, first: int, stop: int) -> int:
         """Return the highest occupancy within a span; 0 for an empty one."""
