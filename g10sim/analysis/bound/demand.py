@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 
-from g10sim.analysis.footprint import unmoved_bytes
+from g10sim.analysis.footprint import unmoved_bytes, working_set_bytes
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.analysis.vitality import InactivePeriod, each_inactive_period
 from g10sim.trace.model import Trace
-from g10sim.trace.repetition import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +85,7 @@ def demand_of(trace: Trace, clock_hz: int, page_bytes: int, *, recompute: bool =
     cycles = kernel_durations(trace, clock_hz)
     facts = zip(sizes, trace.lasting, trace.uses, strict=True)
     used = sum(size for size, lasts, uses in facts if lasts and uses)
-    kernels = named(trace.kernels, attrgetter("tensors"))
-    needed = max((sum([sizes[tensor] for tensor in tensors]) for tensors in kernels), default=0)
+    needed = int(working_set_bytes(trace, sizes).max(initial=0))
     frozen_bytes = sum(sizes[tensor] for tensor in trace.frozen if trace.uses[tensor])
     live = unmoved_bytes(trace, sizes)
     return Demand(cycles, live, used, needed, trace, sizes, recompute, frozen_bytes)
