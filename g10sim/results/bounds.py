@@ -82,7 +82,7 @@ def _bound(same: _Same, machine: Machine, *, steady: bool) -> Bound:
 
 def closed_form_of(workload: Workload, system: SystemSpec, *, steady: bool) -> Bound:
     """Return the closed form of a workload's only job, as it is executed. Raises CapacityError."""
-    executed = workload.executed(0)
+    executed = workload.in_order_of_use().executed(0)  # as it was simulated, whose uses are known
     return _bound(_Same(executed), bound_machine(system, workload.jobs[0].gpu), steady=steady)
 
 
