@@ -51,10 +51,10 @@ def unmoved_bytes(trace: Trace, sizes: Sequence[int], *, counts_late_uses: bool 
     Persistent tensors are there all the time, others from their first kernel to their death, and, with
     ``counts_late_uses``, during kernels that write them after it. Tensors that no kernel uses do not count.
     """
-    kernels, lasting = len(trace.kernels), np.array(trace.lasting)
-    last_uses = np.array([uses[-1] if uses else -1 for uses in trace.uses])
+    kernels, lasting = len(trace.kernels), np.array(trace.lasting, dtype=np.bool_)
+    last_uses = np.array([uses[-1] if uses else -1 for uses in trace.uses], dtype=np.int64)
     starts, ends = np.where(lasting, 0, trace.births), np.where(lasting, kernels, trace.deaths)
-    spans = np.column_stack([starts, ends, sizes])[last_uses >= 0]
+    spans = np.column_stack([starts, ends, sizes]).astype(np.int64)[last_uses >= 0]
     late = np.flatnonzero(last_uses >= ends).tolist() if counts_late_uses else ()
     again = [(*stay, sizes[tensor]) for tensor in late for stay in stays_of(trace, tensor)[1:]]
     return levels(np.concatenate([spans, np.reshape(again, (-1, 3))]) if again else spans, kernels)

@@ -117,7 +117,8 @@ class Forecast:
         reruns = Reruns(demand, drops)
         self.largest_set = int(working_set_bytes(trace).max(initial=0))
         self.never = 3 * kernels - 1
-        used, persistent = np.array([*map(bool, trace.uses)]), np.array(trace.lasting)
+        used = np.array([*map(bool, trace.uses)], dtype=np.bool_)
+        persistent = np.array(trace.lasting, dtype=np.bool_)
         self.lasting = persistent & used
         mortal = np.flatnonzero(~persistent & used).tolist()
         self.on_gpu = each(trace.kernels, lambda kernel: kernel.device is Device.GPU)
