@@ -13,4 +13,4 @@ def speed(design: PolicyPerJob, trials: Trials, *, until_steady: bool = False) -
     if cycles is None:
         return 0.0
     ideal = (sum(job.trace.durations_cycles(trials.system.gpu.clock)) for job in design.workload.jobs)
-    return fmean(alone / took for alone, took in zip(ideal, cycles, strict=True))
+    return fmean(alone / took if took else 1.0 for alone, took in zip(ideal, cycles, strict=True))

@@ -41,7 +41,7 @@ class CriticalPressure:
 
     def __init__(self, starts: Integers, beyond_bytes: Integers) -> None:
         self._times, self._beyond = array("q", starts.tobytes()), array("q", beyond_bytes.tobytes())
-        self._period = int(starts[-1])
+        self._period = max(1, int(starts[-1]))
         self._renew()
 
     def reliefs(self, starts: Integers, ends: Integers, sizes: Integers) -> Numbers:
