@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,7 +56,6 @@ __all__ = [
 ]
 
 _WAYS = "_to_gpu_", "gpu_to_"
-_JUDGED = "steady", "period", "spread"
 _RECORDS = ("summary", *TABLES, "timeline")
 
 
@@ -77,7 +77,7 @@ class Result(Displayed):
         """Return how the first (usually only) job went."""
         row, jobs = self.rows[0], len(self.rows)
         name = self.workload.jobs[0].trace.model
-        if not row:
+        if row.get("refused"):
             return {"trace": name, "outcome": "refused"}
         moved = [sum(int(row[column]) for column in traffic(row) if way in column) for way in _WAYS]
         bound = {"of bound": f"{float(row['of_bound']):.1%}"} if "of_bound" in row else {}
@@ -97,18 +97,19 @@ class Result(Displayed):
         """Metrics of the first (usually only) job, by the column names of results.csv.
 
         Further ones are there as in results.csv, the bound where one holds.
-        ``steady`` and ``spread`` are None after one iteration, ``period`` where iterations do not repeat.
+        ``steady`` and ``spread`` are None after one iteration, ``period`` where iterations do not repeat,
+        and all of a job that was refused.
         """
         row = self.rows[0]
         further = (column for group in FURTHER.values() for column in group.names)
         more = [column for column in further if column in row]
         columns = (*metric_columns(self.records.tiers), *more)
-        return {column: row.get(column) if column in _JUDGED else row[column] for column in columns}
+        return {column: row.get(column) for column in columns}
 
     @property
     def performance(self) -> float:
-        """Ideal time over execution time of the first job: 1.0 is a GPU with unlimited memory."""
-        return float(self.rows[0]["performance"])
+        """Ideal time over execution time of the first job: 1.0 is unlimited memory; nan: it was refused."""
+        return float(self.rows[0].get("performance", nan))
 
     @cached_property
     def table(self) -> pd.DataFrame:

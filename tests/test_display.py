@@ -1,10 +1,14 @@
 """Objects at a prompt and in a notebook: a line, or a small table, however large they are."""
 
+from math import isnan
+
 import pytest
 
 import g10sim
+from g10sim.config.sharing import SharingSpec
 from g10sim.display import Displayed
 from g10sim.trace.synthetic import chain, long_chain
+from g10sim.trace.workload import Job, Workload
 
 SYSTEM = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "12 MiB"})
 
@@ -33,6 +37,15 @@ def test_what_they_say():
         pcie={"bandwidth": None, "to_device": "50 GB/s", "from_device": "40 GB/s"},
     )
     assert "link: 50 GB/s in, 40 GB/s out" in repr(two_ways)
+
+
+def test_a_job_that_was_refused_has_no_metrics():
+    sharing = SharingSpec(compute="concurrent", admission="refuse", admission_memory="footprint")
+    jobs = Job(chain(12), arrival_cycles=1000), Job(chain(12))
+    result = g10sim.simulate(Workload(jobs, sharing=sharing), SYSTEM, "base_uvm")
+    assert repr(result) == "<Result trace: chain12, outcome: refused>"
+    assert isnan(result.performance)
+    assert not any(result.summary.values())
 
 
 def test_names_of_others_are_shortened_and_harmless_in_notebooks():

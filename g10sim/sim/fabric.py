@@ -217,8 +217,14 @@ class Fabric:
         return sorted(found) if len(found) > 1 else found
 
     def _look(self, now: int) -> int | None:
-        """Wake those whose wait is over; return the next change that others wait for."""
+        """Wake those whose wait is over; return the next change that others wait for.
+
+        Who looks may change memory; links are shared again before the next one looks.
+        """
+        ended = False
         for number in list(self._waiting) if self.clock.one_process else self._looking():
+            if self._is_stale:
+                self._share_anew(now)
             event, job, done, _ = self._waiting[number]
             if done():
                 del self._waiting[number]
@@ -227,8 +233,8 @@ class Fabric:
                 if job is not None:
                     self._alone.pop(job, None)
                     self._altered.add(job)
-                    self._is_stale = True
-        if self._is_stale:
+                    ended = True
+        if ended or self._is_stale:
             self._share_anew(now)
         if self._watch is not None:
             self._watch()

@@ -125,6 +125,26 @@ def test_those_who_wait_may_change_memory_when_they_look():
     assert bench.fabric.clock.cycle == 4000
 
 
+def test_who_looks_after_a_change_sees_the_links_as_they_are_then():
+    bench, looks = Bench(), []
+
+    def asks():
+        looks.append(bench.transfers.bottleneck(0))
+        if len(looks) == 2:
+            with bench.fabric.alter(0):
+                bench.memory.request_prefetch(0)
+        return bench.memory.idle[0] == 4
+
+    def has_come():
+        looks.append(bench.transfers.next_change())
+        return bench.memory.idle[0] == 4
+
+    waiting = [bench.fabric.until(done, lambda: "") for done in (asks, has_come)]
+    bench.fabric.clock.run()
+    assert all(wait.triggered for wait in waiting)
+    assert looks == [None, None, 4000, None, None]
+
+
 def test_phases_of_a_cycle_follow_each_other():
     clock, happened = Clock(), []
     for number in range(2):
