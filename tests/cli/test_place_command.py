@@ -18,9 +18,10 @@ def test_layers_run_on_the_cpu(g10sim, here):
     assert {one.block for one in load_trace(here / "placed.g10t").cpu_kernels} == {"layers.0", "layers.1"}
 
 
-@pytest.mark.parametrize("layers", ["a", "3-1", "-2"])
+@pytest.mark.parametrize("layers", ["a", "3-1", "-2", "1-", "²", "9" * 5000])
 def test_other_layers_are_refused(g10sim, here, layers):
     save_trace(chain(3), here / "chain.g10t")
     ended = g10sim("trace", "place", "chain.g10t", "-o", "placed.g10t", f"--layers={layers}")
     assert ended.code == 2
-    assert f"--layers: found '{layers}'; allowed: a number, or two such as 0-23" in ended.err
+    assert f"--layers: found '{layers[:500]}" in ended.err
+    assert "; allowed: a number, or two such as 0-23" in ended.err
