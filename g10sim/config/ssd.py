@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from g10sim.config import ssd_parts as parts
 from g10sim.config.flash_ssd import FlashSsdSpec
-from g10sim.config.quantities import Bytes, Duration, Latency, PositiveRate, Spec
+from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveRate, Spec
 
 
 class SsdSpec(parts.Attached):
@@ -30,7 +30,7 @@ class SsdSpec(parts.Attached):
     """to one drive"""
     drives: int = Field(default=1, strict=True, ge=1, le=256)
     """drives, striped"""
-    stripe_efficiency: float | None = Field(default=None, gt=0, le=1)
+    stripe_efficiency: Number | None = Field(default=None, gt=0, le=1)
     """share of the drives' rates that a stripe reaches; none: all"""
     latency: Latency
     """of one access"""

@@ -27,7 +27,7 @@ class CopyContentionSpec(quantities.Spec):
     copies ran (measured; dataflowml, docs/throughput.md, 2025).
     """
 
-    share: float = Field(default=0.06, gt=0, lt=1)
+    share: quantities.Number = Field(default=0.06, gt=0, lt=1)
     """of a kernel's speed, while copies fill the link both ways"""
 
 
@@ -100,7 +100,7 @@ class PageFaultSpec(quantities.Spec):
     """most faults of a batch, one per page; null: any number"""
     leaf: Annotated[quantities.PositiveBytes, _BATCH] = quantities.default_size("64 KiB")
     """bytes that a fault brings in at least"""
-    threshold: Annotated[float, _BATCH] = Field(default=0.51, ge=0.0, le=1.0)
+    threshold: Annotated[quantities.Number, _BATCH] = Field(default=0.51, ge=0.0, le=1.0)
     """share of a subtree above which the rest of it is fetched"""
     group: quantities.PositiveBytes = quantities.default_size("2 MiB")
     """block of addresses beyond which no batch and no subtree reaches"""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from g10sim.config.quantities import Spec
+from g10sim.config.quantities import Number, Spec
 
 
 def _around_one(span: tuple[float, float]) -> tuple[float, float]:
@@ -16,7 +16,7 @@ def _around_one(span: tuple[float, float]) -> tuple[float, float]:
     return span
 
 
-Span = Annotated[tuple[float, float], AfterValidator(_around_one)]
+Span = Annotated[tuple[Number, Number], AfterValidator(_around_one)]
 CERTAIN = (1.0, 1.0)
 
 
