@@ -87,7 +87,7 @@ class SsdSpec(parts.Attached):
     def _together(self, rate: int, latency: int) -> int:
         """Return the bytes/second of all drives, each with a rate and a latency (picoseconds)."""
         share = 1.0 if self.stripe_efficiency is None else self.stripe_efficiency
-        found = round(rate * self.drives * share)
+        found = max(1, round(rate * self.drives * share))
         return found if self.requests is None else self.requests.rate(found, latency, self.drives)
 
 
