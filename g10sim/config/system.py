@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -256,6 +257,23 @@ class SystemSpec(Displayed, quantities.Spec):
             )
         if self.host.inter_socket_bandwidth is not None and len(self.host.sockets) < 2:
             raise ValueError("host.inter_socket_bandwidth: found without several sockets; allowed: with them")
+        return self
+
+    @model_validator(mode="after")
+    def _places_have_names_of_their_own(self) -> SystemSpec:
+        own = [socket.name for socket in self.host.sockets]
+        given = {f"socket{number}" for number in range(max(1, len(own)))} - {
+            name for number, name in enumerate(own) if name == f"socket{number}"
+        }
+        links = [link.name for link in self.pcie.shared]
+        names = Counter([*own, *links, *given, *(f"gpu{gpu}" for gpu in range(self.gpu.count))])
+        for name in (*own, *links):
+            if names[name] > 1:
+                section = "host.sockets" if name in own else "pcie.shared"
+                raise ValueError(
+                    f"{section}: found the name '{name}', which another place has; allowed: a name that no "
+                    "socket (also socket0, socket1, ...), shared link or GPU (gpu0, gpu1, ...) has"
+                )
         return self
 
 
