@@ -281,6 +281,15 @@ def test_deep_nesting(tmp_path):
     assert "allowed: one JSON object (RecursionError)" in error_of(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "twice"), [("size_bytes", '"size_bytes":1,"size_bytes"'), ("kind", '"kind":"other","kind"')]
+)
+def test_a_key_that_is_twice_in_a_line(file, key, twice):
+    lines = lines_of(file)
+    lines[1] = lines[1].replace(f'"{key}"', twice)
+    assert error_of(write_plain(file, lines)) == f"line 2: found key '{key}' twice; allowed: once"
+
+
 def test_enormous_number(file):
     lines = lines_of(file)
     lines[1] = lines[1].replace("4096", "4" * 5000)
