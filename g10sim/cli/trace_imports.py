@@ -32,6 +32,7 @@ from g10sim.importers.operations import ByHand
 from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
 from g10sim.trace.batches import block_of
 from g10sim.trace.chakra import save_chakra
+from g10sim.trace.check import check_trace
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.order import delayed_optimizer
@@ -288,6 +289,8 @@ def stages(
 ) -> None:
     """Write the stages of a pipeline, a trace for each GPU, with micro-batches in 1F1B order."""
     found = pipeline_stages(load_trace(file), begin, str(file))
+    for number, trace in enumerate(found):  # all of them or none are written
+        check_trace(trace, f"{file}: stage {number}")
     with writing(output, TraceError):
         output.mkdir(parents=True, exist_ok=True)
     for number, trace in enumerate(found):
