@@ -306,7 +306,7 @@ def stages(
 def block(
     file: options.TraceFile,
     output: options.TraceOutput,
-    batches: Annotated[int, Option(min=2, help="Batches that share the weights.")],
+    batches: Annotated[int, Option(min=2, max=1024, help="Batches that share the weights.")],
 ) -> None:
     """Write the inference of several batches, all of which run a layer before the next one."""
     given = load_trace(file)
