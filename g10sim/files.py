@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -69,12 +70,16 @@ def stamped(data: bytes) -> frozenset[str] | None:
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path in the same directory; it takes the place of ``path`` when the block succeeds.
 
-    The block has to write the temporary file. Raises OSError when the directory cannot be written.
+    The block has to write the temporary file. A symbolic link stays: what it leads to is replaced. Raises
+    OSError when the directory cannot be written, and for a pipe or a device.
     """
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
+    temporary = target.parent / f".{target.name}.{os.getpid()}.tmp"
     try:
         yield temporary
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         if error.errno is None:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError
+from g10sim.errors import CapacityError
 from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes
 
@@ -16,7 +16,7 @@ def context_bytes(workload: Workload, system: SystemSpec, job: int) -> int:
 def without_contexts(workload: Workload, system: SystemSpec) -> SystemSpec:
     """Return the system with the GPU memory that contexts leave to tensors.
 
-    GPUs are alike: the one with most jobs counts for all. Raises ConfigError where nothing is left.
+    GPUs are alike: the one with most jobs counts for all. Raises CapacityError where nothing is left.
     """
     gpu, numbers = system.gpu, range(len(workload.jobs))
     taken = max((context_bytes(workload, system, job) for job in numbers), default=0)
@@ -24,7 +24,7 @@ def without_contexts(workload: Workload, system: SystemSpec) -> SystemSpec:
         return system
     left = gpu.memory - taken
     if left < gpu.page_size:
-        raise ConfigError(
+        raise CapacityError(
             f"system.gpu.context_memory: found {format_bytes(gpu.beside_tensors)}, "
             f"{format_bytes(taken)} for all jobs on a GPU; allowed: less than its {format_bytes(gpu.memory)}"
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
-from g10sim.config.quantities import Duration, PositiveRate, Spec
+from g10sim.config.quantities import Duration, Number, PositiveRate, Spec
 from g10sim.registry import not_found
 from g10sim.text import shown
 from g10sim.trace.model import Phase
@@ -21,7 +21,7 @@ class Bound(StrEnum):
     MEMORY = "memory"
 
 
-Share = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[Number, Field(gt=0, le=1)]
 
 
 def _checked_shares(value: object) -> object:
@@ -151,12 +151,12 @@ class Refinement(Conditions):
     bandwidth_efficiency: Share | None = None
     startup: Duration | None = None
     weight_bandwidth: PositiveRate | None = None
-    fewer_products: float | None = Field(default=None, ge=1, le=4)
+    fewer_products: Number | None = Field(default=None, ge=1, le=4)
     """of a fast algorithm"""
     counts_as: NumberFormat | None = None
     half_length: int | None = Field(default=None, ge=1)
     """positions that reach half the share"""
-    copies: float | None = Field(default=None, gt=0, le=4)
+    copies: Number | None = Field(default=None, gt=0, le=4)
     """passes over all tensors besides"""
 
     @model_validator(mode="after")

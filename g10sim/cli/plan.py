@@ -52,7 +52,7 @@ def swaps(
         ),
     ] = None,
     steps: Annotated[
-        int, Option(min=1, help="Limits between the least load and the peak, without --limit.")
+        int, Option(min=1, max=1000, help="Limits between the least load and the peak, without --limit.")
     ] = 6,
     scores: Annotated[
         list[str] | None,

@@ -57,7 +57,7 @@ def step(
     gpu_memory: Annotated[
         str, Option(help="Memory of the GPU, such as '16 GiB'.", show_default="that of the system")
     ] = "",
-    iterations: Annotated[int, Option(min=1, help="Iterations to simulate.")] = 2,
+    iterations: Annotated[int, Option(min=1, max=10_000, help="Iterations to simulate.")] = 2,
     first: Annotated[
         int | None,
         Option(
@@ -67,7 +67,9 @@ def step(
             show_default="all iterations",
         ),
     ] = None,
-    count: Annotated[int | None, Option(min=1, help="Number of kernels to show.", show_default="all")] = None,
+    count: Annotated[
+        int | None, Option(min=1, max=10**6, help="Number of kernels to show.", show_default="all")
+    ] = None,
     pause: Annotated[
         bool | None,
         Option(help="Wait for Enter after every kernel. [default: where it is read from a terminal]"),

@@ -32,6 +32,7 @@ from g10sim.importers.operations import ByHand
 from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
 from g10sim.trace.batches import block_of
 from g10sim.trace.chakra import save_chakra
+from g10sim.trace.check import check_trace
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.order import delayed_optimizer
@@ -137,11 +138,19 @@ def _numbers(option: str, text: str) -> frozenset[int]:
     """Read numbers of tensors, such as 3,7-9. Raises ConfigError."""
     found: set[int] = set()
     for part in filter(None, (one.strip() for one in text.split(","))):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal() and len(part) <= _LONGEST_RANGE):
+        numbers = _range(part)
+        if not numbers:
             raise ConfigError(f"{option}: found '{part}'; allowed: numbers of tensors, such as 3,7-9")
-        found.update(range(int(first), min(int(last or first), int(first) + _MOST_NUMBERS) + 1))
+        found.update(numbers[: _MOST_NUMBERS + 1])
     return frozenset(found)
+
+
+def _range(text: str) -> range:
+    """Return the numbers that a text such as 5 or 0-23 stands for; none for any other text."""
+    first, sign, last = text.partition("-")
+    ends = first, last if sign else first
+    is_range = all(map(str.isdecimal, ends)) and len(text) <= _LONGEST_RANGE
+    return range(int(ends[0]), int(ends[1]) + 1) if is_range else range(0)
 
 
 @import_app.command()
@@ -245,10 +254,9 @@ def place(
     device: Annotated[Literal["cpu"], Option(help="Processor that runs them.")] = "cpu",
 ) -> None:
     """Write a captured trace with some layers on the CPU, as fast as it reads and writes their data."""
-    first, _, last = layers.partition("-")
-    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
+    numbers = _range(layers)
+    if not numbers:
         raise ConfigError(f"--layers: found '{layers}'; allowed: a number, or two such as 0-23")
-    numbers = range(int(first), int(last or first) + 1)
     trace = on_cpu(load_trace(file), numbers, str(file), modules=options.names_in(modules))
     save_trace(trace, output)
     say(f"{output}: {len(trace.cpu_kernels)} of {len(trace.kernels)} kernels on the {device.upper()}")
@@ -281,6 +289,8 @@ def stages(
 ) -> None:
     """Write the stages of a pipeline, a trace for each GPU, with micro-batches in 1F1B order."""
     found = pipeline_stages(load_trace(file), begin, str(file))
+    for number, trace in enumerate(found):  # all of them or none are written
+        check_trace(trace, f"{file}: stage {number}")
     with writing(output, TraceError):
         output.mkdir(parents=True, exist_ok=True)
     for number, trace in enumerate(found):
@@ -296,7 +306,7 @@ def stages(
 def block(
     file: options.TraceFile,
     output: options.TraceOutput,
-    batches: Annotated[int, Option(min=2, help="Batches that share the weights.")],
+    batches: Annotated[int, Option(min=2, max=1024, help="Batches that share the weights.")],
 ) -> None:
     """Write the inference of several batches, all of which run a layer before the next one."""
     given = load_trace(file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -68,6 +68,7 @@ def _number(text: str) -> int:
 
 
 _TEXT = "tag:yaml.org,2002:str"
+_MAPPINGS, _SEQUENCES = ("tag:yaml.org,2002:map",), ("tag:yaml.org,2002:seq",)
 _SCALARS: dict[str, Callable[[str], object]] = {
     "tag:yaml.org,2002:null": lambda text: None,
     "tag:yaml.org,2002:bool": lambda text: text.lower() == "true",
@@ -198,8 +199,10 @@ class _Reader:
         self._open.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
+                self._check_tag(node, path, _MAPPINGS)
                 return self._mapping(node, path)
             if isinstance(node, yaml.SequenceNode):
+                self._check_tag(node, path, _SEQUENCES)
                 return [self._item(item, (*path, position)) for position, item in enumerate(node.value)]
             return self._scalar(node, path)
         finally:
@@ -220,15 +223,19 @@ class _Reader:
             if key in found:
                 first = f" (first on line {lines[key]})" if self._places is not None else ""
                 raise self._error(key_node, dotted((*path, key)), f"found twice{first}; allowed: once")
+            self._scalar(key_node, (*path, key))
             lines[key] = key_node.start_mark.line + 1
             self._note((*path, key), key_node)
             found[key] = self._build(value_node, (*path, key))
         return found
 
-    def _scalar(self, node: yaml.Node, path: KeyPath) -> object:
-        if node.tag not in _SCALARS:
+    def _check_tag(self, node: yaml.Node, path: KeyPath, allowed: Container[str]) -> None:
+        if node.tag not in allowed:
             problem = f"found the tag {shown(node.tag)}"
             raise self._error(node, dotted(path), f"{problem}; allowed: plain YAML values")
+
+    def _scalar(self, node: yaml.Node, path: KeyPath) -> object:
+        self._check_tag(node, path, _SCALARS)
         if node.tag != _TEXT and len(node.value) > _MOST_DIGITS:  # of more than 4,300 Python shows none
             text = f"found a number of {len(node.value)} characters; allowed: a shorter one"
             raise self._error(node, dotted(path), text)

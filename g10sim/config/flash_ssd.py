@@ -16,8 +16,8 @@ from g10sim.units import PICOSECONDS_PER_SECOND, SIZE
 
 _DAYS_PER_YEAR = 365
 
-PositiveShare = Annotated[float, Field(gt=0, lt=1)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+PositiveShare = Annotated[quantities.Number, Field(gt=0, lt=1)]
+Share = Annotated[quantities.Number, Field(ge=0, lt=1)]
 
 
 _PLANES = Effect(lambda run, ssd: ssd.planes > 1, "with several planes", "a die has one plane")
@@ -60,7 +60,7 @@ class RatingSpec(quantities.Spec):
     """program/erase cycles of a block"""
     written: quantities.PositiveBytes
     """host writes that one drive endures in its warranty"""
-    years: float = Field(gt=0, le=100)
+    years: quantities.Number = Field(gt=0, le=100)
     """length of the warranty, in which they may be written"""
 
 

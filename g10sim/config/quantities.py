@@ -90,6 +90,9 @@ ComputeRate = Annotated[int, *_quantity(units.COMPUTE_RATE)]
 Latency = Annotated[Duration, AfterValidator(_at_most_100_s)]
 """A time that every access takes; far longer ones leave the range in which times are exact."""
 
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+"""A number without a unit: no text, neither true nor false, and not infinite."""
+
 MOST = 10**6
 """Most equal parts or steps; no machine has more, and what counts them one by one ends soon."""
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]

@@ -7,7 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from g10sim.config.effects import Effect
-from g10sim.config.quantities import PositiveBytes, PositiveDuration, Spec, default_size, default_time
+from g10sim.config.quantities import (
+    Number,
+    PositiveBytes,
+    PositiveDuration,
+    Spec,
+    default_size,
+    default_time,
+)
 
 BESIDE = Effect(
     lambda run, part: run.shares_gpus,
@@ -54,13 +61,13 @@ class SharingSpec(Spec):
     ] = default_time("2 ms")
     """longest turn of a job of priority 1; priority p has p times as long"""
     slowdown: Annotated[
-        float,
+        Number,
         Effect(
             lambda run, sharing: sharing.compute == "concurrent",
             "with compute concurrent",
             "kernels of jobs do not run at once",
         ),
-    ] = Field(default=1.0, strict=True, ge=0, le=1, allow_inf_nan=False)
+    ] = Field(default=1.0, ge=0, le=1)
     """how much each further job slows the others; n jobs run at 1 / (1 + (n - 1) slowdown) of their speed: 0
     not at all, 1 as if they took turns"""
     admission: Annotated[Literal["wait", "refuse"], BESIDE] = "wait"
@@ -85,5 +92,5 @@ class VariationSpec(Spec):
     ] = "uniform"
     """uniform: in [1 - magnitude, 1 + magnitude]; normal: standard deviation magnitude, truncated to between
     0 and 2"""
-    magnitude: float = Field(strict=True, ge=0, lt=1, allow_inf_nan=False)
+    magnitude: Number = Field(ge=0, lt=1)
     """how far the factors depart from 1"""

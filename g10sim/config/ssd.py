@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from g10sim.config import ssd_parts as parts
 from g10sim.config.flash_ssd import FlashSsdSpec
-from g10sim.config.quantities import Bytes, Duration, Latency, PositiveRate, Spec
+from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveRate, Spec
 
 
 class SsdSpec(parts.Attached):
@@ -30,7 +30,7 @@ class SsdSpec(parts.Attached):
     """to one drive"""
     drives: int = Field(default=1, strict=True, ge=1, le=256)
     """drives, striped"""
-    stripe_efficiency: float | None = Field(default=None, gt=0, le=1)
+    stripe_efficiency: Number | None = Field(default=None, gt=0, le=1)
     """share of the drives' rates that a stripe reaches; none: all"""
     latency: Latency
     """of one access"""
@@ -87,7 +87,7 @@ class SsdSpec(parts.Attached):
     def _together(self, rate: int, latency: int) -> int:
         """Return the bytes/second of all drives, each with a rate and a latency (picoseconds)."""
         share = 1.0 if self.stripe_efficiency is None else self.stripe_efficiency
-        found = round(rate * self.drives * share)
+        found = max(1, round(rate * self.drives * share))
         return found if self.requests is None else self.requests.rate(found, latency, self.drives)
 
 

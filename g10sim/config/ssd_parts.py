@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from g10sim.config.effects import LINKS, Effect
-from g10sim.config.quantities import Bytes, Duration, Latency, PositiveBytes, PositiveRate, Spec, default_size
+from g10sim.config.quantities import (
+    MOST,
+    Bytes,
+    Duration,
+    Latency,
+    PositiveBytes,
+    PositiveRate,
+    Spec,
+    default_size,
+)
 from g10sim.units import PICOSECONDS_PER_SECOND
 
 
@@ -38,12 +48,20 @@ class RequestsSpec(Spec):
     depth: int = Field(default=32, strict=True, ge=1, le=65_536)
     """requests of a thread at a time"""
     threads: int = Field(default=1, strict=True, ge=1, le=4096)
-    """threads that submit"""
+    """threads that submit; all together at most 1,000,000 requests at a time"""
     host: Duration = Field(default=0, validate_default=False)
     """of submitting and completing one: its latency"""
     cpu: Duration = Field(default=0, validate_default=False)
     """of a thread for each of its requests"""
 
+    @model_validator(mode="after")
+    def _are_counted_soon(self) -> RequestsSpec:
+        if self.depth * self.threads > MOST:
+            problem = f"depth: found {self.depth} with {self.threads} threads"
+            raise ValueError(f"{problem}; allowed: at most {MOST} requests under way together")
+        return self
+
+    @lru_cache(maxsize=256)  # noqa: B019 (a few descriptions, asked again and again)
     def rate(self, bandwidth: int, latency: int, drives: int) -> int:
         """Return the bytes/second of drives with some bandwidth together and a latency (picoseconds).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -27,7 +28,7 @@ class CopyContentionSpec(quantities.Spec):
     copies ran (measured; dataflowml, docs/throughput.md, 2025).
     """
 
-    share: float = Field(default=0.06, gt=0, lt=1)
+    share: quantities.Number = Field(default=0.06, gt=0, lt=1)
     """of a kernel's speed, while copies fill the link both ways"""
 
 
@@ -100,7 +101,7 @@ class PageFaultSpec(quantities.Spec):
     """most faults of a batch, one per page; null: any number"""
     leaf: Annotated[quantities.PositiveBytes, _BATCH] = quantities.default_size("64 KiB")
     """bytes that a fault brings in at least"""
-    threshold: Annotated[float, _BATCH] = Field(default=0.51, ge=0.0, le=1.0)
+    threshold: Annotated[quantities.Number, _BATCH] = Field(default=0.51, ge=0.0, le=1.0)
     """share of a subtree above which the rest of it is fetched"""
     group: quantities.PositiveBytes = quantities.default_size("2 MiB")
     """block of addresses beyond which no batch and no subtree reaches"""
@@ -256,6 +257,23 @@ class SystemSpec(Displayed, quantities.Spec):
             )
         if self.host.inter_socket_bandwidth is not None and len(self.host.sockets) < 2:
             raise ValueError("host.inter_socket_bandwidth: found without several sockets; allowed: with them")
+        return self
+
+    @model_validator(mode="after")
+    def _places_have_names_of_their_own(self) -> SystemSpec:
+        own = [socket.name for socket in self.host.sockets]
+        given = {f"socket{number}" for number in range(max(1, len(own)))} - {
+            name for number, name in enumerate(own) if name == f"socket{number}"
+        }
+        links = [link.name for link in self.pcie.shared]
+        names = Counter([*own, *links, *given, *(f"gpu{gpu}" for gpu in range(self.gpu.count))])
+        for name in (*own, *links):
+            if names[name] > 1:
+                section = "host.sockets" if name in own else "pcie.shared"
+                raise ValueError(
+                    f"{section}: found the name '{name}', which another place has; allowed: a name that no "
+                    "socket (also socket0, socket1, ...), shared link or GPU (gpu0, gpu1, ...) has"
+                )
         return self
 
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from g10sim.config import ssd_parts as parts
 from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.host import ACCESSED, KernelAccessSpec
-from g10sim.config.quantities import Bytes, Duration, Latency, PositiveRate, Spec
+from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveRate, Spec
 from g10sim.config.ssd import AnySsdSpec, SsdSpec
 from g10sim.places import place, tier_word
 from g10sim.records import Location
@@ -82,7 +82,7 @@ class SsdTierSpec(Spec):
     """socket, shared link or GPU; none: the root complex"""
     drives: int = Field(default=1, strict=True, ge=1, le=256)
     """drives, striped"""
-    stripe_efficiency: float | None = Field(default=None, gt=0, le=1)
+    stripe_efficiency: Number | None = Field(default=None, gt=0, le=1)
     """share of the drives' rates that a stripe reaches; none: all"""
     requests: parts.RequestsSpec | None = None
     """the host's part in each I/O"""

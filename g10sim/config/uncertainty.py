@@ -6,17 +6,22 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from g10sim.config.quantities import Spec
+from g10sim.config.quantities import Number, Spec
+
+_MOST = 1000
+"""Farthest that times may be off: rates of all allowed machines stay above 0."""
 
 
 def _around_one(span: tuple[float, float]) -> tuple[float, float]:
     low, high = span
-    if not 0 < low <= 1 <= high:
-        raise ValueError(f"found {list(span)}; allowed: a factor up to 1, and one from 1")
+    if not 1 / _MOST <= low <= 1 <= high <= _MOST:
+        raise ValueError(
+            f"found {list(span)}; allowed: a factor from {1 / _MOST:g} to 1, and one from 1 to {_MOST}"
+        )
     return span
 
 
-Span = Annotated[tuple[float, float], AfterValidator(_around_one)]
+Span = Annotated[tuple[Number, Number], AfterValidator(_around_one)]
 CERTAIN = (1.0, 1.0)
 
 

@@ -211,10 +211,14 @@ class CellStore:
         import pyarrow.parquet as pq
 
         keys = {str(cell.index): cell.key for cell in cells}
+        types = self._types(table, cells)
         writer: pq.ParquetWriter | None = None
         try:
             for cell in cells:
                 part = self._part(table, cell)
+                for name in types.keys() - part.column_names:
+                    part = part.append_column(name, pa.repeat(pa.scalar(0, types[name]), part.num_rows))
+                part = part.select(list(types))
                 column = pa.array([cell.index] * part.num_rows, type=pa.int64())
                 part = part.add_column(0, "cell", column)
                 part = part.replace_schema_metadata({KEYS_FIELD: json.dumps(keys)})
@@ -227,19 +231,39 @@ class CellStore:
             empty = _arrow(_frame(table, RunRecords(()), (), 1))
             write_keyed(empty.add_column(0, "cell", pa.array([], type=pa.int64())), keys, path)
 
+    def _types(self, table: str, cells: Sequence[StoredCell]) -> dict[str, pa.DataType]:
+        """Return columns and types of the tables of cells; some may lack numbers, which are 0 then."""
+        import pyarrow.parquet as pq
+
+        found: dict[str, pa.DataType] = {}
+        for cell in cells:
+            path = self.table(cell.stored, table)
+            with _undamaged(path):
+                found |= {field.name: field.type for field in pq.read_schema(path)}
+        return found
+
     def _part(self, table: str, cell: StoredCell) -> pa.Table:
         """Read the table of a cell. Raises ConfigError if it was damaged since it was checked."""
         import pyarrow.parquet as pq
 
         path = self.table(cell.stored, table)
-        try:
+        with _undamaged(path):
             part = pq.read_table(path)
-            if keys_of(part.schema) == {"": cell.key}:
-                return part
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-        raise ConfigError(f"{path}: is damaged; allowed: running the same again, which repeats its cell")
+            if keys_of(part.schema) != {"": cell.key}:
+                raise ValueError("it is that of another cell")
+        return part
+
+
+@contextmanager
+def _undamaged(path: Path) -> Iterator[None]:
+    """Raise ConfigError for a table that was damaged since it was checked."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        problem = f"{path}: is damaged"
+        raise ConfigError(f"{problem}; allowed: running the same again, which repeats its cell") from error
 
 
 def _compressed(timeline: dict[str, Any]) -> bytes:

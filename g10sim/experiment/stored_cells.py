@@ -26,7 +26,7 @@ from g10sim.policies.interface.registry import available, without_plug_ins
 from g10sim.records import Location
 from g10sim.results import reading
 from g10sim.results.choosing import rows_where
-from g10sim.results.columns import OK
+from g10sim.results.columns import OK, metric_columns, tier_columns
 from g10sim.results.legends import policy_labels
 from g10sim.sim.preparation import as_recorded
 from g10sim.text import shown
@@ -143,7 +143,9 @@ class _Opener:
             if table is not None:
                 self._check_numbers(name, table, column, limits, made.system)
         trace, alike = workload.jobs[job].trace, _alike(self._results, row)
-        return OpenedCell(made, workload, row, trace, kernels, moves, alike, self._labels)
+        of_others = tier_columns(row).difference(metric_columns(made.system.kinds))
+        own = {name: value for name, value in row.items() if name not in of_others}
+        return OpenedCell(made, workload, own, trace, kernels, moves, alike, self._labels)
 
     def _check_numbers(
         self, name: str, table: pd.DataFrame, column: str, limits: Sequence[int], system: SystemSpec

@@ -66,7 +66,7 @@ class LocalProcesses:
         """
         _check_files()
         context = _context([task.cell for task in tasks])
-        waiting, free = deque(tasks), deque(range(self.workers))
+        waiting, free = deque(tasks), deque(range(min(self.workers, len(tasks))))
         running: dict[Connection, _Worker] = {}
         idle: dict[int, _Worker] = {}
         try:

@@ -261,6 +261,8 @@ class _Event(Entry):
         if kind == "X" and category in _DEVICE:
             args = self._args()
             args.get("correlation", "an integer", int)
+            args.get("device", "a number or a text", int, str, default=0)
+            args.get("bytes", "an integer", int, default=0)
             profile.device.append(self._span(args))
         elif kind == "X" and category == _OPERATOR:
             profile.operators.append(self._operator(self._args(), profile.unknown_types))

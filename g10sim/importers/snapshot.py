@@ -256,7 +256,10 @@ def _reserved_peak(snapshot: Snapshot) -> int:
 
 
 def _numbered(snapshot: Snapshot) -> Iterator[tuple[str, int, Event]]:
-    """Yield action, number of the allocation (-1 for none) and event; first the blocks from before."""
+    """Yield action, number of the allocation (-1 for none) and event; first the blocks from before.
+
+    Raises TraceError for a block that is released twice.
+    """
     numbers: dict[int, tuple[int, Pool]] = {}
     early = [Event(ALLOCATED, block, 0) for block in snapshot.history.before]
     count = 0
@@ -266,6 +269,9 @@ def _numbered(snapshot: Snapshot) -> Iterator[tuple[str, int, Event]]:
             number, count = count, count + 1
             numbers[address] = number, pool
         elif event.action == RELEASED:
+            if address not in numbers:
+                found = f"a second release of address {address}"
+                raise TraceError.at(snapshot.path, found, "one for each allocation")
             number, pool = numbers.pop(address)
         yield event.action, number, replace(event, block=replace(event.block, pool=pool))
 

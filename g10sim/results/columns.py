@@ -203,6 +203,11 @@ def metric_columns(tiers: Tiers = USUAL_TIERS) -> tuple[str, ...]:
     return tuple(column.name for column in metrics(tiers))
 
 
+def tier_columns(columns: Iterable[Hashable]) -> frozenset[str]:
+    """Return those of the columns of a results.csv that a system without one of its tiers lacks."""
+    return frozenset(metric_columns(tiers_of(columns))).difference(metric_columns({}))
+
+
 def stall_columns(tiers: Iterable[str] = USUAL_TIERS) -> tuple[str, ...]:
     """Return the columns of stalls in a system with tiers of these names."""
     return tuple(reason.column for reason in StallReason.of_tiers(map(tier_word, tiers)))

@@ -14,7 +14,7 @@ import numpy as np
 from g10sim.errors import ConfigError
 from g10sim.files import bytes_hash, unsealed
 from g10sim.results.choosing import differing_keys
-from g10sim.results.columns import OK, stall_reasons
+from g10sim.results.columns import OK, stall_reasons, tier_columns
 from g10sim.results.keyed import keys_of
 from g10sim.results.legends import ATTRIBUTE
 from g10sim.results.written import check_columns, check_provenance, check_results, check_table
@@ -58,6 +58,9 @@ def read_results(directory: str | Path) -> pd.DataFrame:
     provenance = read_provenance(directory) if (directory / PROVENANCE).exists() else {}
     results = read_csv(directory, RESULTS, provenance)
     check_results(directory / RESULTS, results, whole=bool(provenance))
+    ran = results["status"] == OK
+    for name in tier_columns(results.columns).intersection(results.columns):
+        results.loc[ran, name] = results.loc[ran, name].fillna(0)  # of a tier that the cell's system lacks
     legends = provenance.get(ATTRIBUTE)
     results.attrs[ATTRIBUTE] = legends if isinstance(legends, dict) else {}
     results.attrs[KEYS] = cell_keys(provenance)

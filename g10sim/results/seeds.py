@@ -45,10 +45,10 @@ def over_seeds(
 
     ``results`` has the columns of results.csv; ``metrics`` are those to average, by default all. There is
     one row per cell without its seed, in order of appearance: what the cell is; ``seeds``, how many rows
-    there were; ``status``, which is ``ok`` where that of every seed is, else the first other one; and for
-    each metric its mean and, as ``METRIC_interval``, the half width of the confidence interval of the mean
-    (:func:`interval`). Unless the status is ``ok`` there are no numbers: seeds that happen to work are no
-    sample.
+    there were; ``status``, which is ``ok`` where that of every seed is, else the first other one, with its
+    ``message`` where the results have messages; and for each metric its mean and, as ``METRIC_interval``, the
+    half width of the confidence interval of the mean (:func:`interval`). Unless the status is ``ok`` there
+    are no numbers: seeds that happen to work are no sample.
     """
     import pandas as pd
 
@@ -56,16 +56,18 @@ def over_seeds(
     known = _with_ranges((*metric_columns(tiers_of(results.columns)), *further))
     found = [column for column in _with_ranges(metrics) or known if column in results.columns]
     names = [column for column in results.columns if column not in (*_PER_SEED, *known, *found)]
+    told = [name for name in ("status", "message") if name in results.columns]
     rows = []
     for key, group in results.groupby(names, sort=False, dropna=False):
-        status = next((text for text in group["status"] if text != OK), OK)
-        row = {**dict(zip(names, key, strict=True)), "seeds": len(group), "status": status}
+        first = group.iloc[int((group["status"] != OK).to_numpy().argmax())]
+        status = first["status"]
+        row = {**dict(zip(names, key, strict=True)), "seeds": len(group), **first[told]}
         for column in found:
             values = [float(value) for value in group[column]] if status == OK else [math.nan]
             row[column], row[f"{column}_interval"] = interval(values, confidence)
         rows.append(row)
     spread = [name for column in found for name in (column, f"{column}_interval")]
-    averaged = pd.DataFrame(rows, columns=[*names, "seeds", "status", *spread])
+    averaged = pd.DataFrame(rows, columns=[*names, "seeds", *told, *spread])
     averaged.attrs = results.attrs
     return averaged
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from g10sim.errors import ConfigError
-from g10sim.results.columns import OK, STATUSES, metric_columns, tiers_of
+from g10sim.results.columns import OK, STATUSES, metric_columns, tier_columns, tiers_of
 from g10sim.text import shown
 
 if TYPE_CHECKING:
@@ -78,13 +78,13 @@ def check_results(path: Path, results: pd.DataFrame, *, whole: bool) -> None:
     for name in wanted:
         if name not in columns and name not in _OPTIONAL:
             raise ConfigError(f"{path}: found no column '{name}'; {_ALLOWED}")
-    ran = results["status"] == OK
+    ran, may_lack = results["status"] == OK, _OPTIONAL | tier_columns(columns)
     for name in (name for name in ("cell", *metrics) if name in columns):
         is_number = pd.api.types.is_numeric_dtype(results[name])
         if not is_number and not set(results[name].dropna()) <= {True, False}:
             raise ConfigError(f"{path}: found text in column '{name}'; {_ALLOWED}")
         needed = results[name] if name == "cell" else results.loc[ran, name]
-        if (name == "cell" or (whole and name not in _OPTIONAL)) and needed.isna().any():
+        if (name == "cell" or (whole and name not in may_lack)) and needed.isna().any():
             raise ConfigError(f"{path}: found nothing in column '{name}' of a cell; {_ALLOWED}")
     if (results["cell"] % 1 != 0).any() or (results["cell"] < 0).any():
         raise ConfigError(f"{path}: found cells that are no whole numbers from 0; {_ALLOWED}")

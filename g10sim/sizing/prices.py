@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from g10sim.config.data import find_file
 from g10sim.config.document import load_document
 from g10sim.config.presets import validated
-from g10sim.config.quantities import Spec
+from g10sim.config.quantities import Number, Spec
 from g10sim.registry import not_found
 from g10sim.sizing.resources import RESOURCES, Resource
 from g10sim.text import shown
@@ -26,7 +26,7 @@ def _as_text(value: object) -> object:
 class PriceSpec(Spec):
     """One price: so much money for so much of a resource."""
 
-    price: float = Field(ge=0, allow_inf_nan=False)
+    price: Number = Field(ge=0)
     """in the currency of the list"""
     quantity: str = Field(alias="for")
     """amount that it buys, with a unit"""

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -36,7 +37,22 @@ _Choice = TypeVar("_Choice", bound=Enum)
 _LINE_ENDS = ("\n", "\r\n", "")
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_decode = json.JSONDecoder().raw_decode
+
+
+class _TwiceError(ValueError):
+    """A key is twice in an object."""
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its keys and values. Raises _TwiceError."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise _TwiceError(f"found key {shown(key)} twice; allowed: once")
+    return record
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_distinct).raw_decode
 
 
 def encode_line(record: dict[str, Any]) -> str:
@@ -121,6 +137,8 @@ def decode_line(path: Path, number: int, line: bytes, error: type[G10SimError]) 
     try:
         text = line.decode("utf-8")
         record, end = _decode(text)
+    except _TwiceError as found:
+        raise error(f"{path}: line {number}: {found}") from found
     except (ValueError, RecursionError) as found:
         text = decode_text(path, number, line, error)  # raises where it is no text
         reason = found.msg if isinstance(found, json.JSONDecodeError) else type(found).__name__

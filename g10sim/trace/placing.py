@@ -10,6 +10,8 @@ from g10sim.registry import not_found
 from g10sim.trace.batches import layer_paths
 from g10sim.trace.model import Device, Trace
 
+_MOST_DIGITS = 18
+
 
 def on_cpu(
     trace: Trace, layers: Collection[int], place: str = "trace", *, modules: Collection[str] = ()
@@ -27,7 +29,7 @@ def on_cpu(
         for path, kernel in zip(layer_paths(trace), trace.kernels, strict=True)
     ]
     names = {part for path in paths for part in path}
-    numbers = [next((int(part) for part in path if part.isdigit()), None) for path in paths]
+    numbers = [next((int(part) for part in path if _is_number(part)), None) for path in paths]
     known = sorted({number for number in numbers if number is not None})
     missing = next((layer for layer in layers if layer not in known), None)
     if missing is not None:
@@ -35,7 +37,7 @@ def on_cpu(
         raise TraceError(f"{place}: found no kernel of layer {missing}; allowed: {allowed}")
     unknown = next((module for module in modules if module not in names), None)
     if unknown is not None:
-        choices = sorted(name for name in names if name and not name.isdigit())
+        choices = sorted(name for name in names if name and not _is_number(name))
         raise TraceError(f"{place}: found no kernel of module '{unknown}'{not_found(unknown, choices)}")
     kernels = tuple(
         replace(kernel, device=Device.CPU, duration=0, fault_profile=None)
@@ -44,3 +46,7 @@ def on_cpu(
         for kernel, number, path in zip(trace.kernels, numbers, paths, strict=True)
     )
     return replace(trace, kernels=kernels)
+
+
+def _is_number(part: str) -> bool:
+    return part.isdecimal() and len(part) <= _MOST_DIGITS

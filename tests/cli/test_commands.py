@@ -8,6 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from g10sim.cli.commands import _imported, _listed, app
+from g10sim.experiment.workers import LocalProcesses
 
 GROUP = typer.main.get_command(app)
 NAMES = GROUP.list_commands(None)
@@ -42,3 +43,24 @@ def test_a_misspelt_command_is_told_the_nearest():
     result = CliRunner().invoke(app, ["rnu"])
     assert result.exit_code == 2
     assert "Did you mean 'run'?" in result.output
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "most"),
+    [
+        (("trace", "block", "chain.g10t", "-o", "out.g10t"), "--batches", 1024),
+        (("plan", "swaps", "chain.g10t"), "--steps", 1000),
+        (("policy", "step", "chain.g10t", "g10"), "--iterations", 10_000),
+        (("policy", "step", "chain.g10t", "g10"), "--count", 10**6),
+    ],
+)
+def test_numbers_that_would_take_forever_are_refused(g10sim, config, command, option, most):
+    config()
+    ended = g10sim(*command, option, 10**30)
+    assert ended.code == 2
+    assert f"'{option}': " in ended.err
+    assert str(most) in ended.err
+
+
+def test_any_number_of_workers_is_no_more_than_there_are_cells():
+    assert list(LocalProcesses(10**18).run([])) == []

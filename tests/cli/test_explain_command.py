@@ -246,3 +246,15 @@ def test_a_cell_that_is_not_steady_says_so(explained):
         "Not steady"
         not in explained("--cell", "1", BRIEF, workload={"trace": "chain.g10t", "iterations": 1}).out
     )
+
+
+def test_cells_on_machines_with_different_tiers_are_explained(g10sim, config):
+    cxl = {"name": "cxl", "kind": "memory", "capacity": "20 MiB"}
+    tiers = [["ssd"], [cxl], ["host", "ssd"]]
+    g10sim("run", config(policies=["base_uvm"], sweep={"system.tiers": tiers}))
+    for cell, (there, away) in enumerate([("the SSD", "cxl"), ("cxl", "the SSD")]):
+        ended = g10sim("explain", "out", "--cell", cell, "--no-what-if")
+        assert ended.code == 0
+        assert there in ended.out
+        assert away not in ended.out
+    assert g10sim("report", "out").code == 0

@@ -51,6 +51,7 @@ def test_the_account_of_an_import_is_printed_and_kept(g10sim, here):
     [
         (("--weights", "2"), "--weights: found 2; allowed: numbers of tensors from before the step, 0-1, 3"),
         (("--inputs", "x-3"), "--inputs: found 'x-3'; allowed: numbers of tensors, such as 3,7-9"),
+        (("--weights", "1-0"), "--weights: found '1-0'; allowed: numbers of tensors, such as 3,7-9"),
         (
             ("--weights", "0", "--inputs", "0-1"),
             "--weights, --inputs: found 0 in both; allowed: in one of them",

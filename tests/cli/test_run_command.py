@@ -106,6 +106,14 @@ def test_options(g10sim, config):
     assert not Path("out").exists()
 
 
+def test_the_table_of_means_says_why_a_cell_is_unsupported(g10sim, config):
+    system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "1 MiB"}}
+    ended = g10sim("run", config(system=system, policies=["ideal", "base_uvm"], seed=[0, 1]))
+    assert ended.code == 0
+    (line,) = [line for line in ended.out.splitlines() if "unsupported" in line]
+    assert "kernel" in line
+
+
 def test_several_seeds_give_a_row_each_and_a_table_of_means(g10sim, config):
     workload = {"trace": "chain.g10t", "variation": {"distribution": "uniform", "magnitude": 0.1}}
     name = config(workload=workload, seed=[0, 1, 2])

@@ -107,6 +107,18 @@ def test_the_least_amount_is_the_one_worked_out_by_hand(g10sim, here, config, re
     assert amounts[2] == pytest.approx(1.1 * amounts[0], abs=found.grain(system))
 
 
+def test_memory_that_contexts_take_is_needed_too(g10sim, here):
+    save_trace(chain(4), here / "chain.g10t")
+    (here / "run.yaml").write_text(
+        "workload: {trace: chain.g10t}\nsystem: {preset: a100-40g-pcie3-znand}\npolicies: [base_uvm]\n"
+    )
+    context = load_system("a100-40g-pcie3-znand").gpu.beside_tensors
+    ended = g10sim("size", "run.yaml", "--target", 0.5, "--resource", "gpu-memory", "-o", "out")
+    assert ended.code == 0, ended.err
+    (row,) = rows(here / "out")
+    assert context < row["answer_amount"] < 2 * context
+
+
 def test_a_rate_of_writes_is_scaled_with_that_of_reads():
     system = load_system({**SYSTEM, "ssd": {"read_bandwidth": "2 GB/s", "write_bandwidth": "500 MB/s"}})
     changed = RESOURCES["ssd"].changed(system, 5 * GB).ssd

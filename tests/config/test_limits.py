@@ -105,3 +105,12 @@ def test_settings_are_refused_in_one_short_line(tmp_path, setting):
 def test_a_long_name_of_a_file_is_a_name_of_no_file(tmp_path):
     with pytest.raises(ConfigError, match="which is no file in"):
         load_system("x" * 5000 + ".yaml")
+
+
+@pytest.mark.parametrize("value", ["true", "'0.5'", ".inf", ".nan"])
+@pytest.mark.parametrize(
+    "key", ["system.page_fault.threshold", "system.gpu.copy_contention.share", "system.ssd.stripe_efficiency"]
+)
+def test_a_number_is_no_text_no_truth_value_and_finite(key, value):
+    with pytest.raises(ConfigError, match=rf"{key}: found .*; allowed: a .* number"):
+        run_config(with_settings(parse_document(RUN, "run.yaml"), ["system.ssd.drives=2", f"{key}={value}"]))

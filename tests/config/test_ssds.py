@@ -145,6 +145,10 @@ def test_requests_of_the_host_limit_a_drive(drives, depth, seconds):
 def test_a_thread_issues_no_more_requests_than_it_has_time_for():
     slow = RequestsSpec(size="4 KiB", depth=256, cpu="2.3 us")
     assert slow.rate(10**12, 10**6, 1) == pytest.approx(4096 / 2.3e-6, rel=1e-6)
+    with pytest.raises(
+        ValueError, match=r"depth: found 65536 with 16 threads; allowed: at most 1000000 requ"
+    ):
+        RequestsSpec(depth=65_536, threads=16)
     two = RequestsSpec(size="4 KiB", depth=256, cpu="2.3 us", threads=2)
     assert two.rate(10**12, 10**6, 1) == pytest.approx(2 * 4096 / 2.3e-6, rel=1e-6)
 

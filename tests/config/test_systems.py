@@ -1,4 +1,5 @@
 import re
+from contextlib import nullcontext
 
 import pytest
 
@@ -286,3 +287,22 @@ def test_files_are_found_here_then_beside_the_configuration_then_among_the_bundl
         find_files("no*")
     (here / "[a].g10t").touch()
     assert [name for name, _ in find_files("[a].g10t")] == ["[a].g10t"]
+
+
+@pytest.mark.parametrize(
+    ("sockets", "link", "message"),
+    [
+        (("a", "socket0"), "up", "host.sockets: found the name 'socket0'"),
+        (("a", "a"), "up", "host.sockets: found the name 'a'"),
+        (("a", "up"), "up", "host.sockets: found the name 'up'"),
+        (("a", "b"), "gpu1", "pcie.shared: found the name 'gpu1'"),
+        (("a", "b"), "socket1", "pcie.shared: found the name 'socket1'"),
+        (("socket0", "socket1"), "up", ""),
+    ],
+)
+def test_places_where_tiers_hang_have_names_of_their_own(sockets, link, message):
+    host = {"sockets": [{"name": name, "gpus": [gpu]} for gpu, name in enumerate(sockets)]}
+    pcie = {"shared": [{"name": link, "gpus": [0, 1], "bandwidth": "20 GB/s"}]}
+    system = {"preset": "a100-40g-pcie3-znand", "gpu": {"count": 2}, "host": host, "pcie": pcie}
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
+        load_system(system)

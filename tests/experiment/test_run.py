@@ -1,7 +1,9 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -13,9 +15,11 @@ from g10sim.experiment.cells import CellResult
 from g10sim.experiment.run import slow_policies
 from g10sim.experiment.store import CellStore
 from g10sim.results.columns import BOUND, CPU, JOBS, METRIC_COLUMNS
-from g10sim.results.reading import read_results
+from g10sim.results.reading import read_results, read_table
+from g10sim.trace.format import save_trace
 
 PLUGINS = "experiment.plugins"
+CXL = {"name": "cxl", "kind": "memory", "capacity": "1 MiB"}
 
 
 def plugin(name, **parameters):
@@ -143,6 +147,19 @@ def test_what_is_written_beside_the_results(config, tmp_path):
     assert not list(directory.rglob("*.tmp"))
     again = g10sim.run(directory / "config.yaml", output=directory)
     assert again.reused == 3
+
+
+def test_tables_of_cells_have_the_columns_of_all_of_them(config, trace, tmp_path):
+    numbered = tuple(replace(one, micro_batch=1 + one.id % 2) for one in trace.kernels)
+    save_trace(replace(trace, kernels=numbered), tmp_path / "batches.g10t")
+    workload = {"trace": [config["workload"]["trace"], str(tmp_path / "batches.g10t")]}
+    tiers = [["host", "ssd"], ["host", CXL, "ssd"]]
+    swept = {"workload": workload, "sweep": {"system.tiers": tiers}, "policies": ["base_uvm"]}
+    g10sim.run({**config, **swept, "record": ["kernels", "memory"]}, output=tmp_path / "out")
+    kernels, memory = (read_table(tmp_path / "out", name) for name in ("kernels", "memory"))
+    assert kernels.groupby("cell")["micro_batch"].max().tolist() == [0, 0, 2, 2]
+    assert (memory.groupby("cell")["cxl_bytes"].max() > 0).tolist() == [False, True, False, True]
+    assert set(kernels.dtypes) == {np.dtype("int64")}
 
 
 def test_finished_cells_are_not_run_again(config, tmp_path):

@@ -133,7 +133,13 @@ def test_the_preset_builds_on_named_factors(tmp_path):
     ("uncertainty", "said"),
     [
         ("guessed", "uncertainty: found unknown preset 'guessed'"),
-        ({"kernels": [1.5, 2]}, "uncertainty.kernels: found [1.5, 2.0]; allowed: a factor up to 1"),
+        ({"kernels": [1.5, 2]}, "uncertainty.kernels: found [1.5, 2.0]; allowed: a factor from 0.001 to 1"),
+        (
+            {"faults": [1, 1001]},
+            "found [1.0, 1001.0]; allowed: a factor from 0.001 to 1, and one from 1 to 1000",
+        ),
+        ({"drives": [1e-320, 1]}, "uncertainty.drives: found"),
+        ({"links": [True, 2]}, "uncertainty.links.0: found True"),
         ({"links": [0, 2]}, "uncertainty.links: found"),
         ({"draws": -1}, "uncertainty.draws: found -1"),
         ({"kernel": [0.5, 2]}, "uncertainty.kernel: found"),

@@ -129,6 +129,8 @@ def test_a_stripe_has_a_share_of_its_drives_rates():
     assert bandwidth_of(topology.inward(0, FLASH)) == 16_080_000_000
     assert flash.capacity == 4 * 10 * PAGE
     assert planned_machine(system, BehaviourSpec()).ssd.write_rate == pytest.approx(15.6)
+    plain["ssd"] |= {"stripe_efficiency": 1e-320}
+    assert SystemSpec(**plain).all_tiers[1].read_bandwidth == 1
     plain["ssd"] |= {"drives": 1}
     with pytest.raises(ValueError, match="stripe_efficiency: found with one drive"):
         SystemSpec(**plain)

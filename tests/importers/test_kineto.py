@@ -225,6 +225,14 @@ def _shaped(data, dims, types):
             lambda data: on_device(data) and _find(data, "kernel")["args"].pop("correlation"),
             "correlation None",
         ),
+        (
+            lambda data: on_device(data) and _find(data, "kernel")["args"].update(device=[0]),
+            "found device [0]; allowed: a number or a text",
+        ),
+        (
+            lambda data: on_device(data) and _find(data, "kernel")["args"].update(bytes="many"),
+            "found bytes 'many'; allowed: an integer",
+        ),
     ],
 )
 def test_a_malformed_file_is_refused(edited, change, message):

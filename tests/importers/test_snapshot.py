@@ -212,6 +212,10 @@ def change(**keys):
         ({"device_traces": [change(addr="x")]}, "event 12: found addr 'x'; allowed: an address"),
         ({"device_traces": [change(pool_id=[{}])]}, "event 12: found pool_id"),
         ({"device_traces": [change(time_us="soon")]}, "event 12: found time_us 'soon'; allowed: microsec"),
+        (
+            {"device_traces": [[*history(), event("free_completed", 200 * MIB, 17 * MIB, 95)]]},
+            "found a second release of address 209715200; allowed: one for each allocation",
+        ),
         ({"segments": [segment(0, 512)]}, "found -.* reserved bytes; allowed: a whole history"),
         ({"segments": [3]}, r"segments\[0\]: found int; allowed: an object"),
         ({"segments": None}, "found segments None"),

@@ -60,12 +60,13 @@ def test_cells_are_averaged_over_their_seeds():
         )
     )
     assert list(table.columns) == [
-        "trace", "policy", "swept", "seeds", "status",
+        "trace", "policy", "swept", "seeds", "status", "message",
         "exec_cycles", "exec_cycles_interval", "performance", "performance_interval",
     ]  # fmt: skip
     assert list(table["policy"]) == ["b", "a", "b"]
     assert list(table["seeds"]) == [2, 2, 1]
     assert list(table["status"]) == ["ok", "unsupported", "ok"]
+    assert list(table["message"]) == ["", "why", ""]
     assert table["exec_cycles"][0] == 15
     assert table["exec_cycles_interval"][0] == pytest.approx(interval([10, 20])[1])
     assert table.loc[1, ["exec_cycles", "performance", "exec_cycles_interval"]].isna().all()
@@ -77,7 +78,8 @@ def test_other_columns_can_be_averaged():
     table = over_seeds(
         results((0, "t", "b", "x", 0, "ok", "", 10, 0.5)).assign(share=0.25), metrics=["share"]
     )
-    assert list(table.columns) == ["trace", "policy", "swept", "seeds", "status", "share", "share_interval"]
+    assert list(table.columns)[:5] == ["trace", "policy", "swept", "seeds", "status"]
+    assert list(table.columns)[5:] == ["message", "share", "share_interval"]
     assert table["share"][0] == 0.25
 
 

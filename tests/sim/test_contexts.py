@@ -4,7 +4,7 @@ import pytest
 from machines import OWN, machine, trace_of
 
 from g10sim.config.sharing import SharingSpec
-from g10sim.errors import ConfigError
+from g10sim.errors import CapacityError
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.designs.ideal import Ideal
 from g10sim.sim.engine import run
@@ -44,5 +44,5 @@ def test_unlimited_memory_has_room_for_every_context():
 
 def test_contexts_that_leave_no_page_are_refused():
     message = "system.gpu.context_memory: found 2 kB, 8 kB for all jobs on a GPU; allowed: less than its 8 kB"
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(CapacityError, match=message):
         run(jobs(4), system(8, 2000), BaseUvm(), OWN)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -122,6 +123,18 @@ def test_equal_traces_give_equal_bytes_and_no_other_file(tmp_path, trace):
     save_trace(replace(trace, origin=dict(reversed(trace.origin.items()))), tmp_path / "b.g10t")
     assert (tmp_path / "a.g10t").read_bytes() == (tmp_path / "b.g10t").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.g10t", "b.g10t"]
+
+
+def test_a_link_stays_and_a_pipe_is_refused(tmp_path, trace):
+    (tmp_path / "link.g10t").symlink_to("file.g10t")
+    os.mkfifo(tmp_path / "pipe")
+    save_trace(trace, tmp_path / "link.g10t")
+    assert (tmp_path / "link.g10t").is_symlink()
+    assert load_trace(tmp_path / "file.g10t") == trace
+    with pytest.raises(TraceError, match="pipe: cannot be written: it is a pipe or a device; allowed: a wri"):
+        save_trace(trace, tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file.g10t", "link.g10t", "pipe"]
 
 
 def test_hash_covers_everything_but_origin(trace):
@@ -279,6 +292,15 @@ def test_line_ends_in_names_do_not_break_messages(file):
 def test_deep_nesting(tmp_path):
     path = write_plain(tmp_path / "deep.g10t", ["[" * 100_000])
     assert "allowed: one JSON object (RecursionError)" in error_of(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "twice"), [("size_bytes", '"size_bytes":1,"size_bytes"'), ("kind", '"kind":"other","kind"')]
+)
+def test_a_key_that_is_twice_in_a_line(file, key, twice):
+    lines = lines_of(file)
+    lines[1] = lines[1].replace(f'"{key}"', twice)
+    assert error_of(write_plain(file, lines)) == f"line 2: found key '{key}' twice; allowed: once"
 
 
 def test_enormous_number(file):

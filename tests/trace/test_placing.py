@@ -67,3 +67,11 @@ def test_layers_that_are_not_there_are_refused():
         TraceError, match="found no kernel of layer 0; allowed: none, as no module has a number"
     ):
         on_cpu(builder.build(), [0])
+
+
+@pytest.mark.parametrize("part", ["²", "9" * 5000])
+def test_a_path_may_have_parts_that_are_no_numbers_of_layers(part):
+    builder = TraceBuilder("odd")
+    for path in (f"{part}.mlp", "layers.1.mlp"):
+        builder.kernel("Read", 1, [], [builder.tensor(path, 1, TensorKind.ACTIVATION)], layer=path)
+    assert [kernel.id for kernel in on_cpu(builder.build(), [1]).cpu_kernels] == [1]
