@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, count, pairwise
 from operator import eq
-from typing import Generic, Protocol, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
-import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Repeatable(Protocol):
@@ -29,7 +31,7 @@ class Repeatable(Protocol):
 Item = TypeVar("Item", bound=Repeatable)
 Value = TypeVar("Value")
 
-Ids: TypeAlias = npt.NDArray[np.object_]
+Ids: TypeAlias = "npt.NDArray[np.object_]"
 _KEPT = 64
 
 

@@ -39,6 +39,20 @@ finally:
     assert shown.splitlines()[-1] == "[]"
 
 
+def test_a_run_leaves_numpy_to_the_processes_of_its_cells(config):
+    code = f"""
+import sys
+from g10sim.cli.main import main
+sys.argv = ["g10sim", "run", {str(config(policies=["base_uvm"]))!r}]
+try:
+    main()
+finally:
+    print("numpy._core" in sys.modules)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "False"
+
+
 def test_a_misspelt_command_is_told_the_nearest():
     result = CliRunner().invoke(app, ["rnu"])
     assert result.exit_code == 2
