@@ -43,6 +43,7 @@ from g10sim.sim.hooks import asked, kind_of, plans_of
 from g10sim.sim.moves.named_tensors import NamedTensors
 from g10sim.sim.preparation import settled, with_chosen_kernels
 from g10sim.sim.refusals import check_cpu, check_flash, check_sharing
+from g10sim.trace.format import rare_cycle_collection
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 
@@ -51,6 +52,7 @@ from g10sim.trace.workload import Job, Workload
 _BY_CHUNKS = "arrival", "pinned", "fluid"
 
 
+@rare_cycle_collection()
 def run(
     workload: Workload,
     system: SystemSpec,

@@ -32,6 +32,8 @@ REPEATING = 2
 # A few lines must not fill the memory of a computer.
 _MOST_REPEATED = 10**8
 _MOST_SHARED = 2**17
+_YOUNG_OBJECTS = 100_000
+"""Objects made, less those freed, between two searches for cycles in a simulation."""
 
 _HEADER = Fields(
     {
@@ -129,6 +131,20 @@ def without_cycle_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def rare_cycle_collection() -> Iterator[None]:
+    """Let Python's cycle collector search seldom while open.
+
+    A simulation makes and frees objects all the time, and few cycles: those of trials that have ended.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(_YOUNG_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _line_of(problem: Problem, trace: model.Trace) -> int:

@@ -28,7 +28,6 @@ from g10sim.policies.interface import MigrationPlan, Place, PlannedMachine, Plan
 from g10sim.policies.interface.parameters import Count, Size, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
-from g10sim.trace.format import without_cycle_collection
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 from g10sim.units import cycles_to_ms, format_bytes, parse_bytes
@@ -100,7 +99,6 @@ class AutoSwap(Limited, WholeTensors):
         pool = CachingPoolSpec() if self.pool == "caching" else None
         return Requirements(placement="contiguous", caching_pool=pool)
 
-    @without_cycle_collection()
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> PlannedSwaps:
         """Plan a job. The combined score also has to do better than each single one with its own pool.
 

@@ -20,7 +20,6 @@ from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.limit import Limited
 from g10sim.policies.planning.swapping.schedule import AccessSequence
-from g10sim.trace.format import without_cycle_collection
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes, parse_bytes
 
@@ -212,7 +211,6 @@ class Capuchin(Limited, PolicyPerJob):
         """Plan nothing yet: the first iteration is watched."""
         return _Job(partial(self._planned, machine), machine.memory.name)
 
-    @without_cycle_collection()
     def _planned(self, machine: PlannedMachine, view: PolicyView) -> Guidance:
         accesses = AccessSequence(view.trace, view.measured_cycles, machine.sizes(view.trace))
         planned = Hybrid(

@@ -17,7 +17,6 @@ from g10sim.policies.interface import PlannedMachine, PolicyPerJob, Requirements
 from g10sim.policies.interface.parameters import ShareOrFastest, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
-from g10sim.trace.format import without_cycle_collection
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
 
@@ -55,7 +54,6 @@ class PressureFit(Limited, PolicyPerJob):
 
     job_class = Admission
 
-    @without_cycle_collection()
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Admission:
         """Plan a job."""
         limit = Limit(self.planning_limit)
