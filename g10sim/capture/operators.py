@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
+from re import fullmatch
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -252,17 +253,25 @@ def has_known_cost(func: Any) -> bool:
     return found not in COMPUTING or named or _formula(func) is not None
 
 
-_SCATTERING_GRADIENTS = {"index_add": "IndexSelectBackward", "scatter_add": "GatherBackward"}
+_SCATTERING_GRADIENTS = {
+    "index_add": "IndexSelect",
+    "index_put": "Index",
+    "scatter_add": "Gather Cummax Cummin",
+    "scatter": "Max Min Topk Sort Kthvalue Mode Median Nanmedian",
+}
+"""Operators, and those whose gradients they make."""
 
 
 def scatters_in_place(func: Any) -> bool:
-    """Return True if a gradient adds to the zeros that it has made: a copy of them on fake tensors only.
+    """Return True if a gradient puts into the zeros that it has made: a copy of them on fake tensors only.
 
     (PyTorch, torch/csrc/autograd/FunctionsManual.cpp, ``areAnyTensorSubclassLike``)
     """
-    wanted = _SCATTERING_GRADIENTS.get(short_name(func._schema.name))
+    makers = _SCATTERING_GRADIENTS.get(short_name(func._schema.name), "").split()
     node = torch._C._current_autograd_node()
-    return wanted is not None and node is not None and node.name().startswith(wanted)
+    # PyTorch's own nodes have a number in their names, a user's functions have none.
+    own = None if node is None else fullmatch(r"(\w+)Backward\d+", node.name())
+    return own is not None and own[1] in makers
 
 
 def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
