@@ -172,8 +172,7 @@ class Step:
     def _casting(self) -> Any:
         if self._options.autocast is None:
             return nullcontext()
-        device = next(self.network.parameters()).device.type
-        return torch.autocast(device, dtype=getattr(torch, self._options.autocast))
+        return torch.autocast(torch.get_default_device().type, dtype=getattr(torch, self._options.autocast))
 
     def _output(self) -> Any:
         if isinstance(self.inputs, Mapping):

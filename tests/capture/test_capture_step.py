@@ -199,6 +199,15 @@ def test_master_weights_are_updated_one_by_one_and_cast_back(models):
     assert cast.moved_bytes == back.moved_bytes == (2 + FLOAT_BYTES) * 64 * 128
 
 
+def test_mixed_precision_takes_a_network_without_parameters(torch):
+    class Product(torch.nn.Module):
+        def forward(self, x):
+            return x @ x
+
+    trace = capture_step(lambda: (Product(), torch.ones(4, 4)), autocast="bfloat16", inference=True)
+    assert [kernel.number_format for kernel in kernels_named(trace, "mm")] == [NumberFormat.BFLOAT16]
+
+
 @pytest.mark.parametrize("kernel", ["native_layer_norm", "_log_softmax"])
 def test_mixed_precision_normalizes_in_float32_as_cuda_devices_do(models, kernel):
     outputs = [
