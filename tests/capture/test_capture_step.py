@@ -171,6 +171,16 @@ def test_mixed_precision_multiplies_in_the_lower_format_and_keeps_weights_in_flo
     assert kernels_named(trace, "_to_copy")
 
 
+@pytest.mark.parametrize("pack", [lambda x: ({"x": [x]},), lambda x: {"batch": {"x": [x]}}])
+def test_samples_are_counted_in_inputs_within_inputs(torch, pack):
+    class Packed(torch.nn.Linear):
+        def forward(self, batch):
+            return super().forward(batch["x"][0])
+
+    trace = capture_step(lambda: (Packed(4, 4), pack(torch.ones(6, 4))), inference=True)
+    assert trace.batch_size == 6
+
+
 def test_master_weights_take_16_bytes_a_parameter_and_one_cast_gradient(models):
     trace = capture_step(models.perceptron, dtype="bfloat16", master_weights=True)
     check_trace(trace)
