@@ -82,6 +82,9 @@ _FORMATS = {
     torch.float8_e4m3fnuz: NumberFormat.FLOAT8,
     torch.float8_e5m2fnuz: NumberFormat.FLOAT8,
     torch.int8: NumberFormat.INT8,
+    torch.complex128: NumberFormat.FLOAT64,
+    torch.complex64: NumberFormat.FLOAT32,
+    torch.complex32: NumberFormat.FLOAT16,
 }
 
 
@@ -179,18 +182,22 @@ def was_called(func: Any) -> bool:
 def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """Count floating-point operations (a multiply-add is two) of one call; 0 for operators that move bytes.
 
-    The formulas are those of ``torch.utils.flop_counter``, those here and fused attention.
+    The formulas are those of ``torch.utils.flop_counter``, those here and fused attention. A product of
+    complex numbers is four of real ones.
     """
-    if operator_class(func) not in COMPUTING:
+    kind = operator_class(func)
+    if kind not in COMPUTING:
         return 0
     name = short_name(func._schema.name)
     if func.namespace == NAMESPACE:
         return int(_OWN_FLOPS[name](*args, **kwargs))
+    is_product = kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL)
+    times = 4 if is_product and result.is_complex() else 1
     formula = _formula(func)
     if formula is not None:
-        return int(formula(*args, **kwargs, out_val=result))
+        return int(formula(*args, **kwargs, out_val=result)) * times
     own = FORMULAS.get(name.removesuffix("_"))
-    return own(*args) if own is not None else 0
+    return own(*args) * times if own is not None else 0
 
 
 def sizes_of(func: Any, args: Sequence[Any]) -> dict[str, int]:

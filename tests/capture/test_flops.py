@@ -89,6 +89,21 @@ def test_each_form_of_a_grouped_product(left, right, expected):
     assert FORMULAS["_grouped_mm"](torch.empty(left), torch.empty(right)) == expected
 
 
+@pytest.mark.parametrize("product", [lambda x: x @ x, lambda x: x[0].dot(x[0]), lambda x: x[None] @ x[None]])
+def test_a_product_of_complex_numbers_is_four_of_real_ones(product):
+    class Product(torch.nn.Module):
+        def forward(self, x):
+            return product(x)
+
+    def counted(dtype):
+        trace = capture_step(lambda: (Product(), torch.ones(WIDTH, WIDTH, dtype=dtype)), inference=True)
+        (kernel,) = trace.kernels
+        return kernel.flops, kernel.number_format
+
+    (whole, number_format), (real, _) = counted(torch.complex128), counted(torch.float64)
+    assert (whole, number_format) == (4 * real, "float64")
+
+
 def test_attention_of_one_operator():
     build = lambda: (  # noqa: E731
         torch.nn.MultiheadAttention(WIDTH, 4, batch_first=True),
