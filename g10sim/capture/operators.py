@@ -57,7 +57,9 @@ _NAMES = {
         _to_copy clone copy fill zero zeros zeros_like ones ones_like full full_like new_zeros
         new_ones new_full cat stack constant_pad_nd arange slice_backward select_backward slice_scatter
         select_scatter split_with_sizes_copy repeat roll flip tril triu scalar_tensor eye linspace
-        as_strided_scatter unfold_backward diagonal_backward im2col col2im
+        as_strided_scatter unfold_backward diagonal_backward im2col col2im pixel_shuffle pixel_unshuffle
+        channel_shuffle reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward
+        replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward
     """,
     OperatorClass.ELEMENTWISE: """
         native_dropout native_dropout_backward normal_ uniform_ random_ rand randn rand_like
@@ -68,6 +70,8 @@ _NAMES = {
         upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward upsample_bilinear2d
         upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward _thnn_fused_lstm_cell
         _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
+        hardtanh_backward leaky_relu_backward elu_backward mish_backward softshrink_backward
+        hardshrink_backward _prelu_kernel _prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward
     """,
 }
 """Names of operators; an in-place form (``addmm_``) belongs with the one that makes a new tensor."""

@@ -89,6 +89,19 @@ def test_each_form_of_a_grouped_product(left, right, expected):
     assert FORMULAS["_grouped_mm"](torch.empty(left), torch.empty(right)) == expected
 
 
+POINTWISE = ["ReLU6", "LeakyReLU", "ELU", "Mish", "PReLU", "RReLU", "Softshrink", "Hardshrink"]
+BORDERS = ["ReflectionPad2d", "ReplicationPad2d", "PixelShuffle", "ChannelShuffle"]
+
+
+@pytest.mark.parametrize("layer", [*POINTWISE, *BORDERS])
+def test_layers_that_only_move_bytes_are_of_known_cost(layer):
+    def build():
+        made = getattr(torch.nn, layer)(*([2] if layer in BORDERS else []))
+        return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), made), torch.ones(2, 3, 8, 8)
+
+    assert "operators_priced_by_bytes" not in capture_step(build).origin
+
+
 @pytest.mark.parametrize("product", [lambda x: x @ x, lambda x: x[0].dot(x[0]), lambda x: x[None] @ x[None]])
 def test_a_product_of_complex_numbers_is_four_of_real_ones(product):
     class Product(torch.nn.Module):
