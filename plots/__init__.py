@@ -7,7 +7,8 @@ DataFrames: ``g10sim.plots.fig11.draw(g10sim.read_results("results/fig11"))``.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,11 +70,26 @@ def pages(
         _check_sweeps(results, name, entry.sweeps)
     shown = {cell} if cell in keys else set(results["cell"])
     results.attrs[reading.MACHINE] = _machine(directory, results)
-    figures = entry.pages(results, *(reading.read_table(directory, table) for table in entry.tables), **named)
+    tables = [reading.read_table(directory, table) for table in entry.tables]
+    with _all_columns(directory, results, keys):
+        figures = entry.pages(results, *tables, **named)
     for figure in figures:
         figure.set_gid(stamp(key for number, key in keys.items() if number in shown))
         _tell_times(figure, timed_for, shown)
     return figures
+
+
+@contextmanager
+def _all_columns(directory: str | Path, results: pd.DataFrame, keys: Collection[int]) -> Iterator[None]:
+    """Raise ConfigError where the block misses a column of results that no ``provenance.json`` describes."""
+    try:
+        yield
+    except KeyError as error:
+        name = error.args[0]
+        if keys or name in results:
+            raise
+        path = Path(directory) / reading.RESULTS
+        raise ConfigError.at(path, f"no column '{name}'", "a file written by 'run'") from error
 
 
 def _check_sweeps(results: pd.DataFrame, figure: str, known: str) -> None:
@@ -130,8 +146,9 @@ def chart(
     results = reading.read_results(directory)
     keys, timed_for = results.attrs[reading.KEYS], results.attrs[reading.TIMED_FOR]
     shown = rows_where(results, where or {})
-    found = points(shown, Roles(x, y, hue, col))
-    figures = DRAWINGS[kind](found)
+    with _all_columns(directory, shown, keys):
+        found = points(shown, Roles(x, y, hue, col))
+        figures = DRAWINGS[kind](found)
     for figure in figures:
         figure.set_gid(stamp(keys[cell] for cell in dict.fromkeys(shown["cell"]) if cell in keys))
         _tell_times(figure, timed_for, set(shown["cell"]))

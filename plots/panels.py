@@ -13,7 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.path import Path
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import NullFormatter
+from matplotlib.transforms import Affine2D
 
 from g10sim.looks import BLACK, Look
 from g10sim.plots import style
@@ -28,11 +31,17 @@ _MOST_BEGINS = 40
 _LEGEND_CHARACTERS, _KEY_CHARACTERS = 66, 5  # of a line of the legend, and of the key before a name
 _LEGEND_LINE_INCHES = 0.14
 _LABEL_INCHES = 0.18
-_MARKS: Mapping[str, str] = {UNSUPPORTED: "x", FAILED: "$?$"}
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _GROUP_WIDTH = 0.86
 _MARK_HEIGHT = 0.07
 _TRACES_PER_ROW = 4
+
+
+def _question_mark() -> Path:
+    """Return a question mark around the origin, as a marker (``"$?$"`` would be three characters here)."""
+    shape = TextPath((0, 0), "?")
+    box = shape.get_extents()
+    return shape.transformed(Affine2D().translate(-(box.x0 + box.x1) / 2, -(box.y0 + box.y1) / 2))
 
 
 Lines: TypeAlias = Sequence[tuple[Look, Mapping[Any, Mapping[str, Any]]]]
@@ -328,7 +337,7 @@ def handles(
     if bound:
         found.append(Line2D([], [], **BOUND_LOOK.curve()))
     statuses = set() if results is None else set(results["status"])
-    return found + [Line2D([], [], **_mark(status)) for status in _MARKS if status in statuses]
+    return found + [Line2D([], [], **_mark(status)) for status in (UNSUPPORTED, FAILED) if status in statuses]
 
 
 def ideal_look() -> Look:
@@ -357,7 +366,7 @@ def draw_steps(axes: Axes, heights: Sequence[float | None], look: Look) -> None:
 
 def _mark(status: str) -> dict[str, Any]:
     return {
-        "marker": _MARKS[status],
+        "marker": _question_mark() if status == FAILED else "x",
         "linestyle": "none",
         "color": BLACK,
         "markersize": 2.8,

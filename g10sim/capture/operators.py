@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
+from re import fullmatch
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -56,7 +57,9 @@ _NAMES = {
         _to_copy clone copy fill zero zeros zeros_like ones ones_like full full_like new_zeros
         new_ones new_full cat stack constant_pad_nd arange slice_backward select_backward slice_scatter
         select_scatter split_with_sizes_copy repeat roll flip tril triu scalar_tensor eye linspace
-        as_strided_scatter unfold_backward diagonal_backward im2col col2im
+        as_strided_scatter unfold_backward diagonal_backward im2col col2im pixel_shuffle pixel_unshuffle
+        channel_shuffle reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward
+        replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward
     """,
     OperatorClass.ELEMENTWISE: """
         native_dropout native_dropout_backward normal_ uniform_ random_ rand randn rand_like
@@ -67,6 +70,8 @@ _NAMES = {
         upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward upsample_bilinear2d
         upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward _thnn_fused_lstm_cell
         _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
+        hardtanh_backward leaky_relu_backward elu_backward mish_backward softshrink_backward
+        hardshrink_backward _prelu_kernel _prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward
     """,
 }
 """Names of operators; an in-place form (``addmm_``) belongs with the one that makes a new tensor."""
@@ -81,6 +86,9 @@ _FORMATS = {
     torch.float8_e4m3fnuz: NumberFormat.FLOAT8,
     torch.float8_e5m2fnuz: NumberFormat.FLOAT8,
     torch.int8: NumberFormat.INT8,
+    torch.complex128: NumberFormat.FLOAT64,
+    torch.complex64: NumberFormat.FLOAT32,
+    torch.complex32: NumberFormat.FLOAT16,
 }
 
 
@@ -178,18 +186,22 @@ def was_called(func: Any) -> bool:
 def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """Count floating-point operations (a multiply-add is two) of one call; 0 for operators that move bytes.
 
-    The formulas are those of ``torch.utils.flop_counter``, those here and fused attention.
+    The formulas are those of ``torch.utils.flop_counter``, those here and fused attention. A product of
+    complex numbers is four of real ones.
     """
-    if operator_class(func) not in COMPUTING:
+    kind = operator_class(func)
+    if kind not in COMPUTING:
         return 0
     name = short_name(func._schema.name)
     if func.namespace == NAMESPACE:
         return int(_OWN_FLOPS[name](*args, **kwargs))
+    is_product = kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL)
+    times = 4 if is_product and result.is_complex() else 1
     formula = _formula(func)
     if formula is not None:
-        return int(formula(*args, **kwargs, out_val=result))
+        return int(formula(*args, **kwargs, out_val=result)) * times
     own = FORMULAS.get(name.removesuffix("_"))
-    return own(*args) if own is not None else 0
+    return own(*args) * times if own is not None else 0
 
 
 def sizes_of(func: Any, args: Sequence[Any]) -> dict[str, int]:
@@ -252,17 +264,25 @@ def has_known_cost(func: Any) -> bool:
     return found not in COMPUTING or named or _formula(func) is not None
 
 
-_SCATTERING_GRADIENTS = {"index_add": "IndexSelectBackward", "scatter_add": "GatherBackward"}
+_SCATTERING_GRADIENTS = {
+    "index_add": "IndexSelect",
+    "index_put": "Index",
+    "scatter_add": "Gather Cummax Cummin",
+    "scatter": "Max Min Topk Sort Kthvalue Mode Median Nanmedian",
+}
+"""Operators, and those whose gradients they make."""
 
 
 def scatters_in_place(func: Any) -> bool:
-    """Return True if a gradient adds to the zeros that it has made: a copy of them on fake tensors only.
+    """Return True if a gradient puts into the zeros that it has made: a copy of them on fake tensors only.
 
     (PyTorch, torch/csrc/autograd/FunctionsManual.cpp, ``areAnyTensorSubclassLike``)
     """
-    wanted = _SCATTERING_GRADIENTS.get(short_name(func._schema.name))
+    makers = _SCATTERING_GRADIENTS.get(short_name(func._schema.name), "").split()
     node = torch._C._current_autograd_node()
-    return wanted is not None and node is not None and node.name().startswith(wanted)
+    # PyTorch's own nodes have a number in their names, a user's functions have none.
+    own = None if node is None else fullmatch(r"(\w+)Backward\d+", node.name())
+    return own is not None and own[1] in makers
 
 
 def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:

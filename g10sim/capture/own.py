@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -181,7 +182,10 @@ def _variables(made: Any) -> dict[str, Any]:
         if frame is None:
             return {}
         used = {name: frame.f_globals[name] for name in made.gi_code.co_names if name in frame.f_globals}
-        return used | frame.f_locals
+        found = used | frame.f_locals
+        if sys.version_info < (3, 13):
+            frame.f_locals.clear()  # a copy, which would keep what the step drops
+        return found
     if isinstance(made, partial):
         arguments = {f"argument{number}": value for number, value in enumerate(made.args)}
         return _variables(made.func) | arguments | made.keywords

@@ -69,11 +69,11 @@ def record_step(
     weights = dict(parts.weights())
     layers = LayerTracker(parts.networks)
     recorder = kind(layers, lambda recorder: _describe_gradients(recorder, weights), keep)
-    _describe(recorder, parts)
-    del parts  # the step may drop some of its variables
     # A collection would end lifetimes at arbitrary kernels.
     gc.collect()
     recorder.remember_what_exists()
+    _describe(recorder, parts)
+    del parts  # the step may drop some of its variables
     with without_cycle_collection(), layers.following(), recorder.phases.following(), recorder:
         for _ in range(steps):
             recorder.phases.begin_step()

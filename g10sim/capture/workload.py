@@ -172,8 +172,7 @@ class Step:
     def _casting(self) -> Any:
         if self._options.autocast is None:
             return nullcontext()
-        device = next(self.network.parameters()).device.type
-        return torch.autocast(device, dtype=getattr(torch, self._options.autocast))
+        return torch.autocast(torch.get_default_device().type, dtype=getattr(torch, self._options.autocast))
 
     def _output(self) -> Any:
         if isinstance(self.inputs, Mapping):
@@ -182,8 +181,8 @@ class Step:
 
     @property
     def batch_size(self) -> int:
-        """Return the first dimension of the first input that has one, else 1."""
-        shapes = (tensor.shape for tensor in input_tensors(self.inputs).values() if tensor.dim())
+        """Return the first dimension of the first input that has one, also in lists and mappings, else 1."""
+        shapes = (tensor.shape for tensor in tensors_of(self.inputs) if tensor.dim())
         return next((int(shape[0]) for shape in shapes), 1)
 
     def said(self) -> dict[str, str]:

@@ -140,3 +140,34 @@ def test_of_two_copies_of_a_cache_the_last_takes_its_place():
     (before,) = set(first.inputs) & set(second.inputs)
     assert trace.tensors[before].persistent
     assert (before in first.outputs, before in second.outputs) == (False, True)
+
+
+def in_a_generator():
+    project, token = nn.Linear(WIDTH, WIDTH), torch.randn(SAMPLES, 1, WIDTH)
+    past = (torch.randn(SAMPLES, LENGTH, WIDTH),)
+    while True:
+        past = (torch.cat([past[0], project(token).detach()], 1),)
+        past[0].sum()
+        yield
+
+
+def in_a_closure():
+    project, token = nn.Linear(WIDTH, WIDTH), torch.randn(SAMPLES, 1, WIDTH)
+    past = torch.randn(SAMPLES, LENGTH, WIDTH)
+
+    def step():
+        nonlocal past
+        past = torch.cat([past, project(token).detach()], 1)
+        past.sum()
+
+    return step
+
+
+@pytest.mark.parametrize("build", [in_a_generator, in_a_closure])
+def test_a_cache_in_variables_of_a_step_of_ones_own_is_there_once(build):
+    trace = capture_step(build)
+    assert [t.size_bytes for t in trace.tensors if t.size_bytes == rows(LENGTH + 2)] == [rows(LENGTH + 2)]
+    (copy,) = (kernel for kernel in trace.kernels if kernel.name == "cat")
+    (cache,) = set(copy.inputs) & set(copy.outputs)
+    assert trace.tensors[cache].persistent
+    assert peak_live_bytes(trace) == pytest.approx(int(trace.origin["allocated_peak_bytes"]), rel=0.01)

@@ -171,6 +171,16 @@ def test_mixed_precision_multiplies_in_the_lower_format_and_keeps_weights_in_flo
     assert kernels_named(trace, "_to_copy")
 
 
+@pytest.mark.parametrize("pack", [lambda x: ({"x": [x]},), lambda x: {"batch": {"x": [x]}}])
+def test_samples_are_counted_in_inputs_within_inputs(torch, pack):
+    class Packed(torch.nn.Linear):
+        def forward(self, batch):
+            return super().forward(batch["x"][0])
+
+    trace = capture_step(lambda: (Packed(4, 4), pack(torch.ones(6, 4))), inference=True)
+    assert trace.batch_size == 6
+
+
 def test_master_weights_take_16_bytes_a_parameter_and_one_cast_gradient(models):
     trace = capture_step(models.perceptron, dtype="bfloat16", master_weights=True)
     check_trace(trace)
@@ -197,6 +207,15 @@ def test_master_weights_are_updated_one_by_one_and_cast_back(models):
         ["first.weight"],
     )
     assert cast.moved_bytes == back.moved_bytes == (2 + FLOAT_BYTES) * 64 * 128
+
+
+def test_mixed_precision_takes_a_network_without_parameters(torch):
+    class Product(torch.nn.Module):
+        def forward(self, x):
+            return x @ x
+
+    trace = capture_step(lambda: (Product(), torch.ones(4, 4)), autocast="bfloat16", inference=True)
+    assert [kernel.number_format for kernel in kernels_named(trace, "mm")] == [NumberFormat.BFLOAT16]
 
 
 @pytest.mark.parametrize("kernel", ["native_layer_norm", "_log_softmax"])

@@ -113,6 +113,9 @@ def test_gradients_of_losses_and_pooling_read_no_tensor_for_its_shape():
     [
         (lambda x: x.index_select(0, torch.zeros(5, dtype=torch.int64)), "index_add", 5),
         (lambda x: x.gather(0, torch.zeros((5, WIDTH), dtype=torch.int64)), "scatter_add", 5),
+        (lambda x: x[torch.zeros(5, dtype=torch.int64)], "index_put", 5),
+        (lambda x: x.topk(5, 0)[0], "scatter", 5),
+        (lambda x: x.max(0)[0], "scatter", 1),
     ],
 )
 def test_gradients_of_look_ups_change_the_rows_they_are_given(look_up, name, rows):

@@ -89,6 +89,34 @@ def test_each_form_of_a_grouped_product(left, right, expected):
     assert FORMULAS["_grouped_mm"](torch.empty(left), torch.empty(right)) == expected
 
 
+POINTWISE = ["ReLU6", "LeakyReLU", "ELU", "Mish", "PReLU", "RReLU", "Softshrink", "Hardshrink"]
+BORDERS = ["ReflectionPad2d", "ReplicationPad2d", "PixelShuffle", "ChannelShuffle"]
+
+
+@pytest.mark.parametrize("layer", [*POINTWISE, *BORDERS])
+def test_layers_that_only_move_bytes_are_of_known_cost(layer):
+    def build():
+        made = getattr(torch.nn, layer)(*([2] if layer in BORDERS else []))
+        return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), made), torch.ones(2, 3, 8, 8)
+
+    assert "operators_priced_by_bytes" not in capture_step(build).origin
+
+
+@pytest.mark.parametrize("product", [lambda x: x @ x, lambda x: x[0].dot(x[0]), lambda x: x[None] @ x[None]])
+def test_a_product_of_complex_numbers_is_four_of_real_ones(product):
+    class Product(torch.nn.Module):
+        def forward(self, x):
+            return product(x)
+
+    def counted(dtype):
+        trace = capture_step(lambda: (Product(), torch.ones(WIDTH, WIDTH, dtype=dtype)), inference=True)
+        (kernel,) = trace.kernels
+        return kernel.flops, kernel.number_format
+
+    (whole, number_format), (real, _) = counted(torch.complex128), counted(torch.float64)
+    assert (whole, number_format) == (4 * real, "float64")
+
+
 def test_attention_of_one_operator():
     build = lambda: (  # noqa: E731
         torch.nn.MultiheadAttention(WIDTH, 4, batch_first=True),

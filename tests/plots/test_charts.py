@@ -54,6 +54,17 @@ def written(tmp_path, kind, rows, where=None, **roles):
     return figures, pd.read_csv(io.BytesIO(paths[-1].read_bytes()))
 
 
+@pytest.mark.parametrize("name", ["model", "batch_size", "exec_cycles"])
+def test_results_without_a_column_are_refused_by_its_name(tmp_path, name):
+    where = {MEMORY: "80 GiB", LINK: "8 GB/s"}
+    rows = swept().drop(columns=name)
+    refused = rf"results\.csv: found no column '{name}'; allowed: a file written by 'run'"
+    with pytest.raises(ConfigError, match=refused):
+        written(tmp_path, "bar", rows, x="policy", where=where)
+    with pytest.raises(ConfigError, match=refused):
+        plots.draw("fig11", tmp_path, where=where)
+
+
 @pytest.mark.slow
 def test_points_of_a_line_are_those_of_the_results(tmp_path):
     rows = swept()

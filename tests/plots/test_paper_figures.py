@@ -6,11 +6,12 @@ import made_up
 import matplotlib as mpl
 import pandas as pd
 import pytest
+from matplotlib.markers import MarkerStyle
 from readable import assert_readable, legend_words
 
 from g10sim import plots
 from g10sim.errors import ConfigError
-from g10sim.plots import style
+from g10sim.plots import panels, style
 from g10sim.plots.demand import peaks
 from g10sim.plots.registry import ENTRIES, paper_figures
 from g10sim.policies.interface.registry import available
@@ -47,6 +48,14 @@ def test_names_of_policies_with_parameters_fit(name):
     rows = made_up.results(name, made_up.FEW)
     rows["policy"] = rows["policy"].replace("g10", "g10(recovery_look_ahead=64, memory_target=0.9)")
     assert_readable(getattr(plots, name).draw(rows, *made_up.tables(ENTRIES[name].tables, rows)))
+
+
+def test_a_cell_that_failed_is_marked_with_one_character():
+    rows = made_up.results("fig11", made_up.FEW).assign(status="failed")
+    with style.settings():
+        (mark,) = (handle for handle in panels.handles((), rows) if handle.get_label() == "failed")
+        shape = MarkerStyle(mark.get_marker()).get_path().get_extents()
+    assert shape.width < shape.height
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -39,6 +39,12 @@ def test_a_file_of_something_else_is_no_result(tmp_path, text, found):
         read_results(tmp_path)
 
 
+def test_an_unknown_status_is_refused(tmp_path):
+    (tmp_path / "results.csv").write_text("cell,trace,policy,status\n0,t,p,done\n")
+    with pytest.raises(ConfigError, match="status: found 'done'; allowed: ok, unsupported, failed"):
+        read_results(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("found", "words"),
     [
