@@ -362,6 +362,13 @@ def test_gpus_contend_for_a_buffer_in_host_memory():
     assert both.arrival(0) == 8000
 
 
+def test_a_message_of_no_bytes_is_there_at_once():
+    bench = Bench(machine(), [(4, GPU)])
+    message = bench.transfers.send(bench.transfers.topology.outward(0, HOST), 0)
+    assert message.is_done
+    assert bench.transfers.next_change() is None
+
+
 def test_in_order_of_deadlines_what_leaves_goes_before_messages_that_are_sent_later():
     system = machine(gpus=4)
     system = system.model_copy(update={"pcie": system.pcie.model_copy(update={"service": "deadline"})})

@@ -110,8 +110,9 @@ class FluidTransfers(Transfers):
         return self.use_host(work.gpu, work.moved_bytes, rate)
 
     def _post(self, message: Message) -> Message:
-        self._messages.append(message)
-        self.changed()
+        if not message.is_done:
+            self._messages.append(message)
+            self.changed()
         return message
 
     def attach(
