@@ -26,6 +26,8 @@ _MEANINGS = {
 _DEFAULTS = {
     ("RunConfig", "output"): "`results/NAME`",
     ("RunConfig", "compat"): "hardware behaviour",
+    ("WorkloadSpec", "gradient_exchange"): "`ring`",
+    ("WorkloadSpec", "sharing"): "one job after another",
     ("SystemSpec", "name"): "`custom`",
     ("SystemSpec", "host"): "required without `tiers`",
     ("SystemSpec", "ssd"): "required without `tiers`",
@@ -116,7 +118,8 @@ def _options(field: dict[str, Any]) -> list[dict[str, Any]]:
 def _range(field: dict[str, Any]) -> str:
     least, most, below = field.get("minimum"), field.get("maximum"), field.get("exclusiveMaximum")
     if "exclusiveMinimum" in field:
-        return f" above {field['exclusiveMinimum']}" + ("" if below is None else f", below {below}")
+        end = "" if below is None else f", below {below}"
+        return f" above {field['exclusiveMinimum']}" + (end if most is None else f", to {most}")
     if least is None:
         return ""
     if below is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Literal, TypeAlias, get_args
 
 from tables import table
 
@@ -27,6 +27,7 @@ from g10sim.trace.model import Device, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
 
+Addresses: TypeAlias = Literal["pooled", "own"]
 _BEGIN, _END = "<!-- moves -->\n", "<!-- end of moves -->\n"
 _KERNEL, _READER, _TENSOR, _DEAD, _CLEAN = 2, 3, 0, 1, 2
 _EXAMPLES = {
@@ -51,9 +52,9 @@ class _Does(Policy):
 
     name = "does"
 
-    def __init__(self, move: Move, memory: MemoryKind) -> None:
+    def __init__(self, move: Move, memory: MemoryKind, addresses: Addresses) -> None:
         self._move = move
-        self.requirements = Requirements(placement=memory)
+        self.requirements = Requirements(placement=memory, addresses=addresses)
 
     requirements = Requirements()
 
@@ -73,13 +74,19 @@ def page(text: str) -> str:
         raise ValueError(f"found no example of {missing}; allowed: one for every move")
     kinds = get_args(MemoryKind)
     rows = [
-        [f"`{text}`", f"`{move.name}`", *("yes" if _runs(move, kind) else "refused" for kind in kinds)]
+        [f"`{text}`", f"`{move.name}`", *(_answer(move, kind) for kind in kinds)]
         for text, move in _EXAMPLES.items()
     ]
     return before + _BEGIN + "\n" + table(("move", "in plan files", *kinds), (), rows) + "\n" + _END + after
 
 
-def _runs(move: Move, memory: MemoryKind) -> bool:
+def _answer(move: Move, memory: MemoryKind) -> str:
+    if _runs(move, memory, "pooled"):
+        return "yes"
+    return "with own addresses" if _runs(move, memory, "own") else "refused"
+
+
+def _runs(move: Move, memory: MemoryKind, addresses: Addresses) -> bool:
     builder = TraceBuilder("moves")
     kept, dead = (builder.tensor(name, 4096, TensorKind.ACTIVATION) for name in ("kept", "dead"))
     for number, (reads, writes) in enumerate(([[], [kept, dead]], [[dead], []], [[], []], [[kept], []])):
@@ -91,7 +98,7 @@ def _runs(move: Move, memory: MemoryKind) -> bool:
     cpu = {"optimizer_rate": "1 G/s"}
     system = load_system({"preset": "a100-40g-pcie3-znand", "host": {"kernel_access": {}}, "cpu": cpu})
     try:
-        run(workload, system, _Does(move, memory))
+        run(workload, system, _Does(move, memory, addresses))
     except PolicyError:
         return False
     return True

@@ -71,7 +71,7 @@ class BehaviourSpec(Spec):
     ] = "limited"
     """whether the SSD can fill up"""
     fault_cost: Annotated[Literal["latency", "profiled"], PAGES] = "latency"
-    """latency: each group of faults waits; profiled: closed form over profiled durations"""
+    """latency: each batch of faults waits; profiled: closed form over profiled durations"""
     compute_overlap: Annotated[Literal["after_arrival", "while_arriving"], PAGES] = "after_arrival"
     """whether a kernel computes while the pages it waits for are still arriving"""
     reported_iteration: Annotated[

@@ -14,7 +14,7 @@ from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveR
 
 
 class SsdSpec(parts.Attached):
-    """Flash at link fidelity: a read and a write rate and a latency for each demanded group of pages.
+    """Flash at link fidelity: a read and a write rate, and a latency for each batch of page faults.
 
     Stripes over several ``drives`` have the capacity of all, and ``stripe_efficiency`` of the sum of their
     rates.

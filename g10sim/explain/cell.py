@@ -9,6 +9,7 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.experiment.stored_cells import OpenedCell
+from g10sim.hardware.faults import fault_batches
 from g10sim.places import place
 from g10sim.records import MigrationCause, StallReason
 from g10sim.results.blame import LinkUse, by_main_reason, link_use, tensor_waits, within
@@ -343,9 +344,11 @@ def _latency(opened: OpenedCell, use: LinkUse, cycles: int) -> Iterator[str]:
     """Say that page faults came more slowly than their link allows."""
     fault, rate = opened.system.page_fault, use.stalled_bytes * opened.system.gpu.clock / cycles
     group, latency = rounded_bytes(fault.group), rounded_seconds(fault.latency / 1e12)
+    count = fault_batches(fault.group, opened.system.gpu.page_size, fault)
+    batches = "a batch" if count == 1 else f"{count} batches"
     yield (
         f"Page faults: pages came at {rate / 1e9:.1f} GB/s, {use.stalled_share:.0%} of what {use.name} can "
-        f"do; each group of up to {group} first waits {latency} to be handled, which prefetching avoids"
+        f"do; the faults of {group} are handled in {batches} of {latency}, which prefetching avoids"
     )
 
 

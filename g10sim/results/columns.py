@@ -124,8 +124,8 @@ EXCHANGED = Group(
 CONTEXT = Group(
     lambda cell: bool(cell.system.gpu.beside_tensors),
     (
-        Column("context_gpu_bytes", "bytes", "memory that contexts of all jobs that may be on the job's GPU "
-               "at a time take; no other column counts it"),
+        Column("context_gpu_bytes", "bytes", "memory that contexts and scratch of all jobs that may be on "
+               "the job's GPU at a time take; no other column counts it"),
     ),
 )  # fmt: skip
 CONTIGUOUS = Group(

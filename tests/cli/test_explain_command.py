@@ -49,6 +49,13 @@ def test_a_cell_is_explained(explained):
         assert word in ended.out
 
 
+@pytest.mark.parametrize(("batch", "words"), [(None, "a batch of 1.00 ms"), (256, "2 batches of 1.00 ms")])
+def test_the_handling_of_page_faults_is_told_in_batches(explained, batch, words):
+    sizes = {"gpu": {"memory": "6500 KiB"}, "page_fault": {"batch": batch, "latency": "1 ms"}}
+    ended = explained("--cell", "1", BRIEF, system={"preset": "a100-40g-pcie3-znand", **sizes})
+    assert f"the faults of 2.00 MiB are handled in {words}" in ended.out
+
+
 def test_a_cell_is_explained_as_json(explained, g10sim):
     found = json.loads(explained("--cell", "1", "--json").out)
     row = read_results("out").iloc[1]

@@ -110,6 +110,11 @@ def test_the_adaptive_amount_never_stalls(drive):
     assert found.end - found.start == 30 * SECOND
 
 
+def test_a_target_is_a_name():
+    with pytest.raises(ValueError, match="target: found 5; allowed: the name of a memory tier"):
+        SsdTrain(target=5)
+
+
 def test_a_machine_without_the_tier_is_unsupported():
     with pytest.raises(
         UnsupportedError, match="keeps activations in the tier 'cxl', which the machine has not"

@@ -11,7 +11,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyPerJob, PolicyView, Requirements
 from g10sim.policies.interface.moves import Evict, Fetch, Move
-from g10sim.policies.interface.parameters import Count, Declared, parameter
+from g10sim.policies.interface.parameters import Count, Declared, TierName, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.births import Births
 from g10sim.policies.planning.offloading.room import find_tier
@@ -60,7 +60,7 @@ class SsdTrain(Declared, PolicyPerJob):
         "no_stalls_with_room": "activations leave to lower the peak of memory, whether or not there is room"
     }
 
-    target: str = parameter(default="ssd", published="ssd, paper")
+    target: TierName = parameter(default="ssd", published="ssd, paper")
     """Memory tier that activations go to."""
     adaptive: bool = parameter(default=True, published="true, paper")
     """Offload no more than the tier takes in and gives back while kernels run; otherwise all but the last

@@ -186,6 +186,7 @@ Percentages = Annotated[
     Field(min_length=6, max_length=6),
     _text("six numbers from 0 to 100", "array"),
 ]
+TierName = Annotated[str, _text("the name of a memory tier")]
 PlanFile = Annotated[str, _text("the path of a plan file")]
 AlgorithmsFile = Annotated[str, AfterValidator(_existing), _text("the path of a file of algorithms")]
 DeviceMap = Annotated[

@@ -147,7 +147,8 @@ class SelectiveOffloading(LayerWise):
     """A design whose ``mode`` says which layers offload, with a choice of algorithms for convolutions."""
 
     mode: Mode = parameter(default="dyn", published="dyn, vDNN")
-    """Layers whose inputs are offloaded: ``none``, ``conv``, ``all``, or ``dyn``: the first that fits."""
+    """Layers whose inputs are offloaded: ``none``, ``conv``, ``alternate`` (every second of these), ``all``,
+    or ``dyn``: the first that fits."""
     algorithms: Algorithms = parameter(default="performance")
     """Choice among the algorithms of ``algorithms_file``: fastest, least scratch space, or greedily
     the fastest that fits."""
