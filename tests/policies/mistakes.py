@@ -78,7 +78,19 @@ MISTAKES = {
     ),
     "victims by their names": (
         hook("return ['a', 'b']", "def choose_victims(self, view):"),
-        "victim 'a' is no tensor of the trace; allowed: 0 to 3 ({mine}, line 11)",
+        "victim 'a' is no tensor of the trace; allowed: 0 to 3, as int ({mine}, line 11)",
+    ),
+    "a victim that is a truth value": (
+        hook("return [True]", "def choose_victims(self, view):"),
+        "victim True is no tensor of the trace; allowed: 0 to 3, as int ({mine}, line 11)",
+    ),
+    "an option of a move of another type": (
+        hook("return [Evict(3, size_bytes='1 MB')]"),
+        "found size_bytes '1 MB' of move 'evict'; allowed: an int or None ({mine}, line 11)",
+    ),
+    "a tier in a list": (
+        hook("return [Evict(3, ['host'])]"),
+        "found unknown tier ['host']; allowed: host, ssd ({mine}, line 11)",
     ),
     "victims that are no list": (
         hook("return 3.5", "def choose_victims(self, view):"),
@@ -191,6 +203,13 @@ MISTAKES = {
             "def plan_job(self, job, system, behaviour):",
         ),
         "move 1: found kernel 1 after kernel 2; allowed: kernels in ascending order",
+    ),
+    "a plan with half a kernel": (
+        "from g10sim.policies.interface.plan import Planned\n"
+        + hook(
+            "return MigrationPlan((Planned(1.5, Fetch(0)),))", "def plan_job(self, job, system, behaviour):"
+        ),
+        "plan, move 0: found kernel 1.5; allowed: an int",
     ),
     "a tensor that the view does not know": (
         hook("return [] if view.next_use(44) else []"),

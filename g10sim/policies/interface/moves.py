@@ -278,7 +278,7 @@ class Await(Move):
 
     def subjects(self) -> Collection[int]:
         """Return the tensors, if it names any."""
-        return self.tensors or ()
+        return () if self.tensors is None else self.tensors
 
     def apply(self, state: MoveState) -> None:
         """Let the kernel wait."""
