@@ -20,6 +20,12 @@ def hook(body, head="def on_kernel_start(self, view):"):
     return f"{_HEAD}    {head}\n{lines}"
 
 
+def contiguous(body, head):
+    """Return a plug-in for contiguous memory with one hook."""
+    names = "from g10sim.policies.interface.policy import Compressed, Place, PlannedPlace\n"
+    return names + hook(body, f"requirements = Requirements(placement='contiguous')\n\n    {head}")
+
+
 MISTAKES = {
     "a hook is misspelt": (
         hook("return []", "def on_kernel_begin(self, view):"),
@@ -210,6 +216,44 @@ MISTAKES = {
             "return MigrationPlan((Planned(1.5, Fetch(0)),))", "def plan_job(self, job, system, behaviour):"
         ),
         "plan, move 0: found kernel 1.5; allowed: an int",
+    ),
+    "places by their names": (
+        contiguous("return ['left'] * 4", "def places(self, job, plan, behaviour):"),
+        "places puts tensor 'w' at 'left'; allowed: a Place or a PlannedPlace",
+    ),
+    "no places": (
+        contiguous("return None", "def places(self, job, plan, behaviour):"),
+        "places raised TypeError: 'NoneType' object is not iterable",
+    ),
+    "a planned place with half an address": (
+        contiguous("return [PlannedPlace((0.5,))] * 4", "def places(self, job, plan, behaviour):"),
+        "places raised ValueError: addresses_bytes: found 0.5; allowed: an int ({mine}, line 15, in places)",
+    ),
+    "a fallback without addresses": (
+        contiguous(
+            "return [PlannedPlace((0,), Place.BUFFER)] * 4", "def places(self, job, plan, behaviour):"
+        ),
+        "fallback: found <Place.BUFFER: 'buffer'>; allowed: None, Place.LEFT, Place.RIGHT, ",
+    ),
+    "compressed sizes that are numbers": (
+        contiguous("return {1: 1000}", "def compressed(self, job, plan):"),
+        "compressed: found 1000 for tensor 1; allowed: Compressed(moved_bytes, index_bytes) for a tensor",
+    ),
+    "an index of less than nothing": (
+        contiguous("return {1: Compressed(1000, -1)}", "def compressed(self, job, plan):"),
+        "compressed raised ValueError: index_bytes: found -1; allowed: an int from 0 ({mine}, line 15,",
+    ),
+    "an order with a tensor that the kernel does not use": (
+        contiguous("return [0, 1, 2, 3]", "def allocation_order(self, kernel):"),
+        "kernel 0: allocation_order raised ValueError: found (0, 1, 2, 3); allowed: the kernel's tensors",
+    ),
+    "no order": (
+        contiguous("return None", "def allocation_order(self, kernel):"),
+        "allocation_order raised TypeError: 'NoneType' object is not iterable",
+    ),
+    "less than no host memory": (
+        hook("return -1", "def host_reserved(self, job):"),
+        "host_reserved: found -1; allowed: an int from 0",
     ),
     "a tensor that the view does not know": (
         hook("return [] if view.next_use(44) else []"),
