@@ -255,6 +255,16 @@ MISTAKES = {
         hook("return -1", "def host_reserved(self, job):"),
         "host_reserved: found -1; allowed: an int from 0",
     ),
+    "a move of one's own that fails": (
+        "from dataclasses import dataclass\n"
+        "from g10sim.policies.interface.contract import TensorMove\n"
+        "@dataclass(frozen=True)\n"
+        "class Odd(TensorMove):\n"
+        "    name = 'odd'\n"
+        "    def apply(self, state):\n"
+        "        state.fetch(77)\n" + hook("return [Odd(0)]"),
+        "kernel 0 (Kernel0): move 'odd' raised IndexError: list index out of range ({mine}, line 7,",
+    ),
     "a tensor that the view does not know": (
         hook("return [] if view.next_use(44) else []"),
         "allowed: view.next_use(tensor: 'int') -> 'int', with the number of a tensor ({mine}, line 12,",
