@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,7 +39,7 @@ def new(
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         problem = f"policy name: found '{name}'"
         raise ConfigError(f"{problem}; allowed: lower-case words joined by underscores, like my_policy")
-    if name in available():
+    if name in {*available(), "g10sim", *sys.stdlib_module_names, *packages_distributions()}:
         raise ConfigError(f"policy name: found '{name}', which there is already; allowed: a new name")
     target = output if output is not None else Path(name)
     if target.exists():

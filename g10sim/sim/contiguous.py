@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 
 from g10sim.errors import InvariantError, PolicyError, UnsupportedError
@@ -24,16 +25,17 @@ from g10sim.hardware.host_memory.compression import Expanded, index_owner
 from g10sim.hardware.pools import Frames, Pool
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Place, PlannedPlace, Policy
+from g10sim.policies.interface.policy import Compressed, Place, PlannedPlace, Policy
 from g10sim.records import Location, StallReason
 from g10sim.sim.accounts.ledger import Execution
 from g10sim.sim.accounts.owners import fault_reason
 from g10sim.sim.context import JobContext, Machine
+from g10sim.sim.hooks import asked
 from g10sim.sim.moves.reactions import Reactions
 from g10sim.sim.stages.fetching import Fetching
 from g10sim.sim.stages.working_set import free_room
 from g10sim.sim.view import View
-from g10sim.trace.model import Tensor, Trace
+from g10sim.trace.model import Kernel, Tensor, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
 
@@ -66,7 +68,7 @@ def contiguous_memory(
     """
     trace, system, behaviour = job.trace, machine.system, machine.behaviour
     page = system.gpu.page_size
-    places = policy.places(job, plan, behaviour)
+    places = asked(policy, "places", lambda: tuple(policy.places(job, plan, behaviour)))
     if len(places) != len(trace.tensors):
         raise PolicyError(
             f"policy '{policy.name}': places returned {len(places)} places; allowed: one per tensor, "
@@ -106,10 +108,15 @@ def _compressed(
     Raises PolicyError for tensors that cannot be compressed, or that would grow.
     """
     moved, expanded = list(pages), {}
-    for tensor, sizes in policy.compressed(job, plan).items():
+    for tensor, sizes in asked(policy, "compressed", lambda: dict(policy.compressed(job, plan))).items():
+        if type(tensor) is not int or not isinstance(sizes, Compressed):
+            raise PolicyError(
+                f"policy '{policy.name}': compressed: found {sizes!r} for tensor {tensor!r}; allowed: "
+                "Compressed(moved_bytes, index_bytes) for a tensor, as int"
+            )
         known = 0 <= tensor < len(pages) and not job.trace.lasting[tensor]
         moving, index = (-(-size // page_bytes) for size in (sizes.moved_bytes, sizes.index_bytes))
-        if not known or index < 0 or not 0 < moving <= pages[tensor] - index:
+        if not known or not 0 < moving <= pages[tensor] - index:
             raise PolicyError(
                 f"policy '{policy.name}': compresses tensor {tensor} to {sizes.moved_bytes} bytes and an "
                 f"index of {sizes.index_bytes}; allowed: what is not persistent, to no more than it takes"
@@ -137,6 +144,11 @@ def move_in(memory: Contiguous, trace: Trace, policy: Policy) -> None:
 def _rule(place: Place | PlannedPlace, policy: Policy, tensor: Tensor, page_bytes: int) -> FitRule | None:
     if isinstance(place, Place):
         return _RULES.get(place)
+    if not isinstance(place, PlannedPlace):
+        raise PolicyError(
+            f"policy '{policy.name}': places puts tensor '{tensor.name}' at {place!r}; allowed: a Place or a "
+            "PlannedPlace"
+        )
     addresses = place.addresses_bytes
     wrong = [address for address in addresses if address < 0 or address % page_bytes]
     if wrong or not addresses or policy.requirements.caching_pool is not None:
@@ -147,6 +159,14 @@ def _rule(place: Place | PlannedPlace, policy: Policy, tensor: Tensor, page_byte
         )
     fallback = None if place.fallback is None else _RULES.get(place.fallback)
     return PlannedAddresses([address // page_bytes for address in addresses], fallback)
+
+
+def _order(policy: Policy, kernel: Kernel) -> tuple[int, ...]:
+    """Return a kernel's tensors in a policy's order. Raises ValueError for others, and for one twice."""
+    order = tuple(policy.allocation_order(kernel))
+    if not {*order} <= {*kernel.tensors} or len({*order}) < len(order):
+        raise ValueError(f"found {order!r}; allowed: the kernel's tensors, each once: {kernel.tensors}")
+    return order
 
 
 class WholeFetching(Fetching):
@@ -174,7 +194,8 @@ class WholeFetching(Fetching):
         }
         found = []
         for kernel in trace.kernels:
-            found.append(tuple(filter(waited_for.__contains__, policy.allocation_order(kernel))))
+            order = asked(policy, "allocation_order", partial(_order, policy, kernel), kernel.id)
+            found.append(tuple(filter(waited_for.__contains__, order)))
             if forgotten := waited_for.intersection(kernel.tensors).difference(found[-1]):
                 raise PolicyError(
                     f"policy '{policy.name}', kernel {kernel.id}: allocation_order leaves out tensor "

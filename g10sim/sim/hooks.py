@@ -108,7 +108,7 @@ def _meant(error: BaseException) -> str:
         return not_found(error.name, (name for name in dir(error.obj) if not name.startswith("_")))
     called = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
     for caller, code in pairwise(called):
-        question = vars(PolicyView).get(code.co_name)
+        question = None if code.co_name.startswith("_") else vars(PolicyView).get(code.co_name)
         if is_own(caller.co_filename) and not is_own(code.co_filename) and isfunction(question):
             asked_with = signature(question)
             given = asked_with.replace(parameters=list(asked_with.parameters.values())[1:])

@@ -55,6 +55,14 @@ def test_names_that_are_no_names_are_refused(g10sim, here, name):
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["numpy", "g10sim", "random"])
+def test_names_that_would_hide_another_package_are_refused(g10sim, here, name):
+    done = g10sim("policy", "new", name)
+    assert done.code == 2
+    assert f"policy name: found '{name}', which there is already; allowed: a new name" in done.err
+    assert list(here.iterdir()) == []
+
+
 def test_what_is_there_is_not_overwritten(g10sim, here):
     taken = g10sim("policy", "new", "base_uvm")
     assert (taken.code, "which there is already" in taken.err) == (2, True)

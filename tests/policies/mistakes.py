@@ -20,6 +20,12 @@ def hook(body, head="def on_kernel_start(self, view):"):
     return f"{_HEAD}    {head}\n{lines}"
 
 
+def contiguous(body, head):
+    """Return a plug-in for contiguous memory with one hook."""
+    names = "from g10sim.policies.interface.policy import Compressed, Place, PlannedPlace\n"
+    return names + hook(body, f"requirements = Requirements(placement='contiguous')\n\n    {head}")
+
+
 MISTAKES = {
     "a hook is misspelt": (
         hook("return []", "def on_kernel_begin(self, view):"),
@@ -78,7 +84,19 @@ MISTAKES = {
     ),
     "victims by their names": (
         hook("return ['a', 'b']", "def choose_victims(self, view):"),
-        "victim 'a' is no tensor of the trace; allowed: 0 to 3 ({mine}, line 11)",
+        "victim 'a' is no tensor of the trace; allowed: 0 to 3, as int ({mine}, line 11)",
+    ),
+    "a victim that is a truth value": (
+        hook("return [True]", "def choose_victims(self, view):"),
+        "victim True is no tensor of the trace; allowed: 0 to 3, as int ({mine}, line 11)",
+    ),
+    "an option of a move of another type": (
+        hook("return [Evict(3, size_bytes='1 MB')]"),
+        "found size_bytes '1 MB' of move 'evict'; allowed: an int or None ({mine}, line 11)",
+    ),
+    "a tier in a list": (
+        hook("return [Evict(3, ['host'])]"),
+        "found unknown tier ['host']; allowed: host, ssd ({mine}, line 11)",
     ),
     "victims that are no list": (
         hook("return 3.5", "def choose_victims(self, view):"),
@@ -191,6 +209,61 @@ MISTAKES = {
             "def plan_job(self, job, system, behaviour):",
         ),
         "move 1: found kernel 1 after kernel 2; allowed: kernels in ascending order",
+    ),
+    "a plan with half a kernel": (
+        "from g10sim.policies.interface.plan import Planned\n"
+        + hook(
+            "return MigrationPlan((Planned(1.5, Fetch(0)),))", "def plan_job(self, job, system, behaviour):"
+        ),
+        "plan, move 0: found kernel 1.5; allowed: an int",
+    ),
+    "places by their names": (
+        contiguous("return ['left'] * 4", "def places(self, job, plan, behaviour):"),
+        "places puts tensor 'w' at 'left'; allowed: a Place or a PlannedPlace",
+    ),
+    "no places": (
+        contiguous("return None", "def places(self, job, plan, behaviour):"),
+        "places raised TypeError: 'NoneType' object is not iterable",
+    ),
+    "a planned place with half an address": (
+        contiguous("return [PlannedPlace((0.5,))] * 4", "def places(self, job, plan, behaviour):"),
+        "places raised ValueError: addresses_bytes: found 0.5; allowed: an int ({mine}, line 15, in places)",
+    ),
+    "a fallback without addresses": (
+        contiguous(
+            "return [PlannedPlace((0,), Place.BUFFER)] * 4", "def places(self, job, plan, behaviour):"
+        ),
+        "fallback: found <Place.BUFFER: 'buffer'>; allowed: None, Place.LEFT, Place.RIGHT, ",
+    ),
+    "compressed sizes that are numbers": (
+        contiguous("return {1: 1000}", "def compressed(self, job, plan):"),
+        "compressed: found 1000 for tensor 1; allowed: Compressed(moved_bytes, index_bytes) for a tensor",
+    ),
+    "an index of less than nothing": (
+        contiguous("return {1: Compressed(1000, -1)}", "def compressed(self, job, plan):"),
+        "compressed raised ValueError: index_bytes: found -1; allowed: an int from 0 ({mine}, line 15,",
+    ),
+    "an order with a tensor that the kernel does not use": (
+        contiguous("return [0, 1, 2, 3]", "def allocation_order(self, kernel):"),
+        "kernel 0: allocation_order raised ValueError: found (0, 1, 2, 3); allowed: the kernel's tensors",
+    ),
+    "no order": (
+        contiguous("return None", "def allocation_order(self, kernel):"),
+        "allocation_order raised TypeError: 'NoneType' object is not iterable",
+    ),
+    "less than no host memory": (
+        hook("return -1", "def host_reserved(self, job):"),
+        "host_reserved: found -1; allowed: an int from 0",
+    ),
+    "a move of one's own that fails": (
+        "from dataclasses import dataclass\n"
+        "from g10sim.policies.interface.contract import TensorMove\n"
+        "@dataclass(frozen=True)\n"
+        "class Odd(TensorMove):\n"
+        "    name = 'odd'\n"
+        "    def apply(self, state):\n"
+        "        state.fetch(77)\n" + hook("return [Odd(0)]"),
+        "kernel 0 (Kernel0): move 'odd' raised IndexError: list index out of range ({mine}, line 7,",
     ),
     "a tensor that the view does not know": (
         hook("return [] if view.next_use(44) else []"),

@@ -20,7 +20,7 @@ from g10sim.hardware.gpu_memory.placement import first_fit_left
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory
 from g10sim.policies.designs.direct_storage import G10Gds, G10Host
 from g10sim.policies.designs.flashneuron import FlashNeuron, index_bytes
-from g10sim.policies.interface.moves import Await, Evict, Fetch
+from g10sim.policies.interface.moves import Await, Evict, Fetch, Free
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import save_plan
 from g10sim.policies.interface.policy import Compressed, Place, Policy, Requirements
@@ -269,6 +269,22 @@ def test_a_policy_may_make_room_where_the_plan_does_not():
         simulate(chain(6), machine(8), Copies())
     records = simulate(chain(6), machine(8), MakesRoom())
     assert stalls(records)[1] == near({StallReason.ALLOCATION: 4000})
+
+
+@pytest.mark.parametrize("memory", ["paged", "contiguous"])
+def test_dead_tensors_are_freed_while_they_come_back(memory):
+    class FreesWhatComes(Policy):
+        requirements = Requirements(placement=memory, addresses="own")
+
+        def on_kernel_start(self, view):
+            return {1: [Fetch(1)], 2: [Evict(1)], 3: [Fetch(1), Free(1)]}.get(view.kernel)
+
+        def on_kernel_end(self, view):
+            if view.kernel == 4 and memory == "contiguous":
+                assert (view.free_bytes, view.bytes_in(1, "host")) == (4 * PAGE, 0)
+
+    trace = trace_of({"w*": 2, "a": 2}, [(5000, "w", "a"), *[(5000, "w", "")] * 4])
+    simulate(trace, machine(6), FreesWhatComes())
 
 
 def test_hooks_that_answer_too_little_are_refused():

@@ -311,7 +311,7 @@ def test_victim_that_is_no_tensor_is_refused():
 
 def test_victim_that_is_no_number_is_refused():
     assert refusal(Nominates(victims=("w",)), system=machine(4)) == (
-        "policy 'nominates', kernel 1: victim 'w' is no tensor of the trace; allowed: 0 to 3"
+        "policy 'nominates', kernel 1: victim 'w' is no tensor of the trace; allowed: 0 to 3, as int"
     )
 
 

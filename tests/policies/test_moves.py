@@ -98,6 +98,22 @@ def run(policy, trace=TRACE, **options):
     return simulate(trace, machine(), policy, record=("kernels", "migrations"), **options)
 
 
+@pytest.mark.parametrize("memory", ["paged", "contiguous"])
+def test_what_a_kernel_has_just_made_is_not_freed(memory):
+    class FreesAtEnd(Policy):
+        name = "frees"
+        requirements = Requirements(placement=memory)
+
+        def on_kernel_start(self, view):
+            return Free(1) if view.kernel == 0 else None  # of the iteration before
+
+        def on_kernel_end(self, view):
+            return Free(1) if view.kernel == 0 else None
+
+    with pytest.raises(PolicyError, match="frees tensor 'a', which will be read again; allowed: dead"):
+        run(FreesAtEnd())
+
+
 def test_an_eviction_is_a_move_or_its_parts():
     parts = (Planned(2, ExchangeInParts(1, 2, "ssd")), Planned(3, ExchangeInParts(0, 1)))
     assert run(Does(*parts)).migrations == run(Does(*EXCHANGES)).migrations

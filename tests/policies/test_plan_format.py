@@ -238,6 +238,28 @@ def test_too_few_and_too_many_moves(file):
     assert error_of(file).endswith("; allowed: nothing (the header promises 3 moves)")
 
 
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (Planned(0.5, Fetch(0)), "found kernel 0.5; allowed: an int"),
+        (Planned(0, Fetch(0), "2"), "found delay_cycles '2'; allowed: an int"),
+        (Planned(0, Evict(0, until=True)), "found until True of move 'evict'; allowed: an int or None"),
+        (
+            Planned(0, Evict(0, density="half")),
+            "found density 'half' of move 'evict'; allowed: a number or None",
+        ),
+        (Planned(0, Fetch(0, recalls="no")), "found recalls 'no' of move 'fetch'; allowed: True or False"),
+        (Planned(0, Await(0)), "found 0 as tensors; allowed: a set of tensors"),
+        (Planned(0, 3), "found Planned(kernel=0, move=3, delay_cycles=0); allowed: Planned(kernel, move)"),
+    ],
+)
+def test_plan_with_a_value_of_another_type_is_not_written(tmp_path, entry, said):
+    with pytest.raises(PlanError) as error:
+        save_plan(MigrationPlan((entry,)), tmp_path / "plan.g10p")
+    assert str(error.value) == f"{tmp_path / 'plan.g10p'}: not written: move 0: {said}"
+    assert not list(tmp_path.iterdir())
+
+
 def test_plan_that_does_not_fit_is_not_written(tmp_path, trace):
     plan = MigrationPlan((Planned(0, Fetch(77)),))
     with pytest.raises(PlanError, match="not written: move 0: found unknown tensor 77; allowed: 0 to 9"):

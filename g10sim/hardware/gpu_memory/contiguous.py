@@ -294,11 +294,15 @@ class Contiguous(Residency):
         self.note_peak()
 
     def discard(self, tensor: int, *, but_for_gpu: bool = False) -> None:
-        """Forget a tensor's contents and take its space back; one that leaves unrecalled goes first."""
+        """Forget a tensor's contents and take its space back; one that leaves unrecalled goes first.
+
+        Copies on their way in are called off.
+        """
         self.door.enter()
         if tensor in self._leaving:
             self._condemned.add(tensor)
             return
+        super().cancel(tensor)
         self.whole.discard(tensor)
         super().discard(tensor)
         self.buffers.release(tensor)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from pydantic import ConfigDict
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
 MemoryKind: TypeAlias = Literal["paged", "contiguous"]
 _FEW = 8
 """Tensors of a move up to which they are looked at one by one."""
+_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "bool": ((bool,), "True or False"),
+    "int": ((int,), "an int"),
+    "float": ((float, int), "a number"),
+    "str": ((str,), "text"),
+    "None": ((NoneType,), "None"),
+}
+"""Types that options of moves are made of, with the values they allow, also in words."""
 
 
 class MoveState(Protocol):
@@ -126,7 +136,7 @@ class Move:
         return move
 
     def flaw(self, trace: Trace | None, tiers: Collection[str] | None) -> str | None:
-        """Say which tensor or tier of the move does not exist, as far as the trace and tiers are known."""
+        """Say which tensor or tier does not exist, as far as these are known, or which option is wrong."""
         count = sys.maxsize if trace is None else len(trace.tensors)
         subjects: object = self.subjects()
         if not isinstance(subjects, (tuple, Collection)):  # a tuple is told at once
@@ -137,8 +147,13 @@ class Move:
                 kind = "" if type(tensor) is int else ", as int"
                 return f"found unknown tensor {tensor!r}; allowed: 0{end}{kind}"
         for tier in self.tiers():
-            if tiers is not None and tier not in tiers:
+            if tiers is not None and tier not in tuple(tiers):  # whatever it is
                 return f"found unknown tier {tier!r}; allowed: {choices_text(tiers)}"
+        move: Any = type(self)  # mypy takes it for a move, whose hash needs one
+        for name, default, types, allowed in _options(move):
+            value = getattr(self, name)
+            if value is not default and not is_one_of(value, types):
+                return f"found {name} {value!r} of move '{self.name}'; allowed: {allowed}"
         return None
 
     def check(self, state: MoveState) -> str | None:
@@ -152,6 +167,24 @@ class Move:
     def apply(self, state: MoveState) -> None:
         """Carry the move out."""
         raise NotImplementedError
+
+
+@cache
+def _options(move: Any) -> tuple[tuple[str, object, tuple[type, ...], str], ...]:
+    """Return the fields of a class of moves with simple types: name, default, types, and what is allowed."""
+    found = []
+    for field in fields(move):
+        hint = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+        kinds = [_TYPES[name] for name in hint.split(" | ") if name in _TYPES]
+        if len(kinds) == len(hint.split(" | ")):
+            types = tuple(one for some, _ in kinds for one in some)
+            found.append((field.name, field.default, types, " or ".join(words for _, words in kinds)))
+    return tuple(found)
+
+
+def is_one_of(value: object, types: tuple[type, ...]) -> bool:
+    """Return True if a value is of one of some types; True and False are no numbers."""
+    return isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 
 def _all_exist(tensors: Collection[int], count: int) -> bool:

@@ -136,9 +136,11 @@ class Free(TensorMove):
 
     def check(self, state: MoveState) -> str | None:
         """Refuse a tensor that is alive."""
-        trace, tensor = state.view.trace, self.tensor
-        live = trace.births[tensor] < state.view.kernel < trace.deaths[tensor]
-        if live or trace.lasting[tensor]:
+        view, tensor = state.view, self.tensor
+        trace = view.trace
+        has_ended = tensor in trace.kernels[view.kernel].tensors and not view.is_needed(tensor)
+        is_made = trace.births[tensor] < view.kernel or has_ended
+        if (is_made and not view.is_dead(tensor)) or trace.lasting[tensor]:
             return self.refusal(state, "frees", "will be read again; allowed: dead tensors")
         return None
 
@@ -278,7 +280,7 @@ class Await(Move):
 
     def subjects(self) -> Collection[int]:
         """Return the tensors, if it names any."""
-        return self.tensors or ()
+        return () if self.tensors is None else self.tensors
 
     def apply(self, state: MoveState) -> None:
         """Let the kernel wait."""

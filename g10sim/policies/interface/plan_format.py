@@ -125,6 +125,8 @@ def check_plan(plan: MigrationPlan, trace: Trace | None, place: str, first_line:
     """
     previous = 0
     for index, planned in enumerate(plan.moves):
+        if not isinstance(planned, Planned) or not isinstance(planned.move, Move):
+            raise PlanError(f"{place}: move {index}: found {planned!r}; allowed: Planned(kernel, move)")
         message = planned.flaw(trace, None)
         if message is None and planned.kernel < previous:
             found = f"found kernel {planned.kernel} after kernel {previous}"

@@ -39,6 +39,9 @@ class Place(Enum):
     NOWHERE = "nowhere"
 
 
+_FALLBACKS = (None, Place.LEFT, Place.RIGHT, Place.BEST, Place.WORST, Place.LAST)
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedPlace:
     """Addresses in contiguous GPU memory, in bytes, multiples of the page size.
@@ -50,6 +53,15 @@ class PlannedPlace:
     addresses_bytes: tuple[int, ...]
     fallback: Place | None = Place.RIGHT
 
+    def __post_init__(self) -> None:
+        """Refuse addresses that are no ints, and a fallback without addresses. Raises ValueError."""
+        for address in self.addresses_bytes:
+            if type(address) is not int:
+                raise ValueError(f"addresses_bytes: found {address!r}; allowed: an int")
+        if self.fallback not in _FALLBACKS:
+            allowed = ", ".join(map(str, _FALLBACKS))
+            raise ValueError(f"fallback: found {self.fallback!r}; allowed: {allowed}")
+
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
@@ -60,6 +72,12 @@ class Compressed:
 
     moved_bytes: int
     index_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that are no ints, or below 0. Raises ValueError."""
+        for name, size in (("moved_bytes", self.moved_bytes), ("index_bytes", self.index_bytes)):
+            if type(size) is not int or size < 0:
+                raise ValueError(f"{name}: found {size!r}; allowed: an int from 0")
 
 
 class ContiguousHooks:

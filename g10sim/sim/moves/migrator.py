@@ -9,7 +9,7 @@ from typing import Any
 
 from simpy import Event
 
-from g10sim.errors import PlanError, PolicyError
+from g10sim.errors import G10SimError, PlanError, PolicyError, own_lines
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.memory import Departure
 from g10sim.policies.interface.moves import Evict, Move, eviction_of
@@ -67,19 +67,26 @@ class Migrator:
     def perform(self, moves: Iterable[Move], *, are_planned: bool = True) -> None:
         """Carry out moves of a plan, which name what exists, or of a reaction, in order.
 
-        Raises PolicyError for an illegal one.
+        Raises PolicyError for an illegal one, and for one of a plug-in that fails.
         """
         kind, trace, tiers = self.memory_kind, self.view.trace, self._tiers
         for move in moves:
-            if isinstance(move, Move) and kind in move.memories:
-                flaw = None if are_planned else move.flaw(trace, tiers)
-                problem = flaw or move.check(self)
-            else:
-                problem = self._cannot(move)
+            try:
+                if isinstance(move, Move) and kind in move.memories:
+                    flaw = None if are_planned else move.flaw(trace, tiers)
+                    problem = flaw or move.check(self)
+                else:
+                    problem = self._cannot(move)
+                if not problem:
+                    move.apply(self)
+            except Exception as error:
+                lines = own_lines(error)
+                if isinstance(error, G10SimError) or not lines:
+                    raise
+                problem = f"move '{move.name}' raised {type(error).__name__}: {error}{lines}"
             if problem:
                 kernel = trace.kernels[self.view.kernel]
                 raise PolicyError(f"policy '{self._policy}', kernel {kernel.id} ({kernel.name}): {problem}")
-            move.apply(self)
 
     def _cannot(self, move: object) -> str:
         """Say why something is no move that this kind of memory can do."""

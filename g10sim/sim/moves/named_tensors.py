@@ -29,8 +29,13 @@ class NamedTensors:
         return self._found("pageable", lambda: frozenset(self._policy.pageable(self._number)))
 
     def host_reserved(self) -> int:
-        """Return the bytes of host memory that the job keeps reserved."""
-        return asked(self._policy, "host_reserved", lambda: int(self._policy.host_reserved(self._number)))
+        """Return the bytes of host memory that the job keeps reserved. Raises PolicyError for no bytes."""
+        found = asked(self._policy, "host_reserved", lambda: self._policy.host_reserved(self._number))
+        if type(found) is not int or found < 0:
+            raise PolicyError(
+                f"policy '{self._policy.name}': host_reserved: found {found!r}; allowed: an int from 0"
+            )
+        return found
 
     def homes(self, tiers: Sequence[Tier]) -> dict[int, Location]:
         """Return where tensors lie before time starts. Raises PolicyError for unknown tensors and tiers."""

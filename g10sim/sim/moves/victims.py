@@ -112,9 +112,10 @@ class NominatedVictims(RecencyVictims):
     def _named(self, tensor: object) -> Sequence[int]:
         """Return the ranges of a tensor that the policy names. Raises PolicyError."""
         where, count = f"policy '{self._policy}', kernel {self._view.kernel}: victim", len(self._names)
-        if not isinstance(tensor, int) or not 0 <= tensor < count:
+        if type(tensor) is not int or not 0 <= tensor < count:
+            kind = "" if type(tensor) is int else ", as int"
             raise PolicyError(
-                f"{where} {tensor!r} is no tensor of the trace; allowed: 0 to {count - 1}{self._place}"
+                f"{where} {tensor!r} is no tensor of the trace; allowed: 0 to {count - 1}{kind}{self._place}"
             )
         if self._view.is_needed(tensor):
             raise PolicyError(
