@@ -147,7 +147,8 @@ class _Stages:
             raise TraceError.at(
                 self._place,
                 f"kernel {kernel.id} ({kernel.name}), of no micro-batch, with tensors of {len(found)} stages",
-                "an optimizer that updates one weight at a time (foreach=False), nothing over all weights",
+                "an optimizer that updates one weight at a time (foreach=False), nothing over all weights, "
+                "and gradients that end with the step (zero_grad after it)",
             )
         return next(iter(found), None)
 

@@ -152,7 +152,9 @@ class Move:
         move: Any = type(self)  # mypy takes it for a move, whose hash needs one
         for name, default, types, allowed in _options(move):
             value = getattr(self, name)
-            if value is not default and not is_one_of(value, types):
+            if value is default:
+                continue
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
                 return f"found {name} {value!r} of move '{self.name}'; allowed: {allowed}"
         return None
 
@@ -180,11 +182,6 @@ def _options(move: Any) -> tuple[tuple[str, object, tuple[type, ...], str], ...]
             types = tuple(one for some, _ in kinds for one in some)
             found.append((field.name, field.default, types, " or ".join(words for _, words in kinds)))
     return tuple(found)
-
-
-def is_one_of(value: object, types: tuple[type, ...]) -> bool:
-    """Return True if a value is of one of some types; True and False are no numbers."""
-    return isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 
 def _all_exist(tensors: Collection[int], count: int) -> bool:

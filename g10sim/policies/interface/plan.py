@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from g10sim.policies.interface.contract import Move, is_one_of
+from g10sim.policies.interface.contract import Move
 from g10sim.trace.model import Trace
 
 
@@ -25,7 +25,7 @@ class Planned:
     def flaw(self, trace: Trace | None, tiers: Collection[str] | None) -> str | None:
         """Say what of it does not fit the trace and the tiers of a system, as far as they are known."""
         for name in ("kernel", "delay_cycles"):
-            if not is_one_of(getattr(self, name), (int,)):
+            if type(getattr(self, name)) is not int:
                 return f"found {name} {getattr(self, name)!r}; allowed: an int"
         last = self.kernel if trace is None else len(trace.kernels)
         if not 0 <= self.kernel <= last:
