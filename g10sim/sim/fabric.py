@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from enum import IntEnum
 from itertools import count as counter
@@ -61,6 +62,11 @@ class Clock(Environment):
             return False
         self._now = cycle
         return True
+
+    @property
+    def last_quiet(self) -> int:
+        """Last cycle before the next event."""
+        return self._queue[0][0] - 1 if self._queue else sys.maxsize  # type: ignore[return-value]
 
     def passes(self, cycles: int) -> bool:
         """Let cycles pass at once where nobody else can act meanwhile; return whether that is so."""
@@ -188,8 +194,11 @@ class Fabric:
         self.transfers.advance(now, ())
         change = self._look(now)
         while nobody_acts and change is not None and self.clock.skip_to(change):
-            self.transfers.advance(change, ())
-            change = self._look(change)
+            if self._watch is None and len(self._alone) == len(self._waiting):
+                self.clock.skip_to(self.transfers.follow(change, self.clock.last_quiet))
+            else:
+                self.transfers.advance(change, ())
+            change = self._look(self.clock.cycle)
         self._arm(change)
         self._depth -= 1
         self._door.is_open = self._depth > 0

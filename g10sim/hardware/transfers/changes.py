@@ -98,8 +98,7 @@ class NextChange:
         """
         self.last = None
         if (alone := self._sites.alone) is not None:
-            flows = alone.flows
-            return self._cycles_alone(flows[0]) if len(flows) == 1 else self._of(flows) if flows else None
+            return self._of(alone.flows) if alone.flows else None
         soonest, makers, looked = None, self._making_room, []
         if makers:
             soonest = self._of(
@@ -221,19 +220,6 @@ class NextChange:
                 alone.remove(twin)
                 least -= (one.progress - twin.progress) % work
         return least > 0
-
-    def _cycles_alone(self, flow: Flow) -> int | None:
-        """Cycles until something is used up where there is one flow, which has all room to itself."""
-        if not flow.rate:
-            return None
-        room = flow.run.count
-        if flow.victim is not None:
-            room = min(room, flow.victim.count)
-        elif flow.source is not GPU and not flow.follows:
-            room = min(room, flow.lane.site.memory.frames.free)
-        if flow.filled is not None:
-            room = min(room, flow.filled.free)
-        return self.cycles_for(flow, min(flow.run.count, max(room, flow.progress // self._page_work + 1)))
 
     def cycles_for(self, flow: Flow, pages: int) -> int:
         """Return the cycles until a flow has moved that many pages, at least one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count as counter
 from operator import attrgetter
 from typing import Final
@@ -11,10 +11,14 @@ from typing import Final
 from g10sim.hardware.counts import GPU, NONE
 from g10sim.hardware.links import Link, Share, Topology
 from g10sim.hardware.memory import Residency
+from g10sim.hardware.recency import MERGE_PAGES
 from g10sim.hardware.runs import Run
-from g10sim.hardware.transfers.interface import Due, VictimRule
-from g10sim.records import Location
+from g10sim.hardware.transfers.interface import Due, Observer, VictimRule, report
+from g10sim.records import Location, StallReason
 
+# In bytes and relative to GPU memory, merging is as fine with large pages and in small memories as elsewhere.
+_MERGE_BYTES: Final = MERGE_PAGES * 4096
+_MERGE_SHARE: Final = 64
 _order = attrgetter("order")
 # Ranks of flows, those that are served first ahead.
 DEMAND: Final = 0
@@ -53,7 +57,7 @@ class Flow(Share):
         owner: Site | None = None,
     ) -> None:
         run, source = lane.queue[0], lane.source
-        super().__init__(links, run.rate)
+        self.links, self.limit, self.rate, self.bottleneck = links, run.rate, 0, None
         self.lane, self.run, self.source = lane, run, source
         self.victim, self.target, self.rank = victim, target, rank
         self.owner = owner if owner is not None else lane.site
@@ -61,18 +65,34 @@ class Flow(Share):
         self.progress = lane.carry
         self.follows = False
 
+    @property
+    def is_held_up(self) -> bool:
+        """Return whether its victim's way, not its own, limits demanded pages."""
+        link = self.bottleneck
+        return link is not None and self.rank == DEMAND and link not in self.lane.links
+
+    def report(self, observer: Observer, pages: int, times: tuple[int, int]) -> None:
+        """Tell of pages that have moved between two cycles."""
+        site, other = self.lane.site, self.owner
+        moved = [(site.job, site.gpu, self.run.tensor)]
+        moved += [(other.job, other.gpu, self.victim.tensor)] if self.victim is not None else []
+        report(observer, moved, (self.source, self.target), times, pages, demanded=self.rank == DEMAND)
+
 
 class Lane:
     """A queue of one job, where its pages lie, and the links that they cross on their way in.
 
-    ``carry`` is the part of a page that has already moved (bytes times hertz).
+    ``carry`` is the part of a page that has already moved (bytes times hertz). ``exchanges`` have for every
+    place where victims go the links that arrivals and these cross, the rate of the victims', and whether
+    their copies wait first.
     """
 
-    __slots__ = ("carry", "gpu", "links", "queue", "site", "source")
+    __slots__ = ("carry", "exchanges", "gpu", "links", "queue", "site", "source")
 
     def __init__(self, queue: deque[Run], site: Site, source: Location, links: list[Link]) -> None:
         self.gpu, self.queue, self.site, self.source, self.links = site.gpu, queue, site, source, links
         self.carry = 0
+        self.exchanges: dict[Location, tuple[list[Link], int, bool]] = {}
 
 
 class Site:
@@ -86,6 +106,8 @@ class Site:
         self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None, topology: Topology
     ) -> None:
         self.job, self.gpu, self.memory, self.victims, self.due = job, gpu, memory, victims, due
+        share = memory.frames.capacity_pages // _MERGE_SHARE
+        memory.recency.merge_pages = min(MERGE_PAGES, _MERGE_BYTES // memory.page_bytes, share)
         self.is_buffered = memory.pins or bool(memory.pageable)
         queues = memory.queues
         self.arrivals = [
@@ -106,6 +128,18 @@ class Site:
         for flow in self.flows:
             if flow.rate and (flow.source or flow.target):
                 self.is_busy = True
+
+    def bottleneck(self, *, is_alone: bool) -> StallReason | None:
+        """Return whether eviction, or others on a shared link, slow the demanded pages of a job."""
+        for flow in self.flows:
+            link = flow.bottleneck
+            if flow.is_held_up:
+                return StallReason.EVICTION
+            if is_alone or link is None or flow.rank != DEMAND or flow.rate >= link.capacity:
+                continue
+            if link.shared or len(self.neighbours) > 1:
+                return StallReason.LINK_CONTENTION
+        return None
 
     def busy_until(self, now: int) -> int:
         """Return the cycles up to ``now`` during which pages crossed the GPU's link."""
@@ -169,6 +203,10 @@ class Sites:
             jobs.discard(job)
         self._look_for_one()
         return site
+
+    def flows(self) -> Iterator[Flow]:
+        """Yield the flows of all jobs."""
+        return (flow for site in self.by_job.values() for flow in site.flows)
 
     def _look_for_one(self) -> None:
         self.alone = next(iter(self.by_job.values())) if len(self.by_job) == 1 else None

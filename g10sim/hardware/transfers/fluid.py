@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from operator import attrgetter
 
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
@@ -23,19 +22,14 @@ from g10sim.hardware.host_memory.compression import Work
 from g10sim.hardware.links import Link, Message, Share, Topology
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Pool
-from g10sim.hardware.recency import MERGE_PAGES
+from g10sim.hardware.transfers.alone import go_on, is_alone
 from g10sim.hardware.transfers.changes import NextChange
-from g10sim.hardware.transfers.flows import DEMAND, Flow, Site, Sites
+from g10sim.hardware.transfers.flows import Site, Sites
 from g10sim.hardware.transfers.heads import Heads
-from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report
+from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule
 from g10sim.hardware.transfers.rates import Rates
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.records import Location, StallReason
-
-# In bytes and relative to GPU memory, merging is as fine with large pages and in small memories as elsewhere.
-_MERGE_BYTES = MERGE_PAGES * 4096
-_MERGE_SHARE = 64
-_flows = attrgetter("flows")
 
 
 class FluidTransfers(Transfers):
@@ -80,6 +74,8 @@ class FluidTransfers(Transfers):
         self._shared_by_all = True
         self._counts_late = observer is None and staging is None and not self._ssds
         self._now = self._changes = self.events = 0
+        self._is_plain = observer is None and staging is None and self._rates.are_separable
+        """True if nothing but queues, memories and links decides what moves, and nobody is told."""
         self._left: int | None = None
         self._left_at = -1
         facts = self._pools, self._page_work, self._sites
@@ -122,8 +118,6 @@ class FluidTransfers(Transfers):
         for ssd in self._ssds:
             ssd.begin()
         self._sites.add(Site(job, gpu, memory, victims, due, self.topology))
-        share = memory.frames.capacity_pages // _MERGE_SHARE
-        memory.recency.merge_pages = min(MERGE_PAGES, _MERGE_BYTES // self._page_bytes, share)
         self.changed()
 
     def detach(self, job: int) -> None:
@@ -140,9 +134,8 @@ class FluidTransfers(Transfers):
     def link_use(self, gpu: int) -> float:
         """Return how much of both directions of a GPU's link copies fill now, from 0 to 1."""
         self._share()
-        own, flows = self.topology.own(gpu), (site.flows for site in self._sites.by_job.values())
-        copies: list[Share] = [*chain.from_iterable(flows)]
-        copies += [one for one in self._messages if not one.is_access]
+        own, messages = self.topology.own(gpu), [one for one in self._messages if not one.is_access]
+        copies: list[Share] = [*self._sites.flows(), *messages]
         used = sum(copy.rate for copy in copies for link in own if link in copy.links)
         return used / sum(link.capacity for link in own)
 
@@ -173,15 +166,8 @@ class FluidTransfers(Transfers):
     def bottleneck(self, job: int) -> StallReason | None:
         """Return whether eviction, or others on a shared link, slow a job's demanded pages."""
         self._share()
-        for flow in self._sites.by_job[job].flows if job in self._sites.by_job else ():
-            site, link = flow.lane.site, flow.bottleneck
-            if flow.rank == DEMAND and link is not None:
-                if link not in flow.lane.links:
-                    return StallReason.EVICTION
-                shared = link.shared or len(site.neighbours) > 1
-                if shared and flow.rate < link.capacity and self._sites.alone is None:
-                    return StallReason.LINK_CONTENTION
-        return None
+        site = self._sites.by_job.get(job)
+        return None if site is None else site.bottleneck(is_alone=self._sites.alone is not None)
 
     def changed(self, jobs: Collection[int] = (), now: int | None = None, *, others: bool = True) -> None:
         """Let room be used, and forget the rates: queues, working sets or eviction orders were altered.
@@ -232,13 +218,16 @@ class FluidTransfers(Transfers):
     def advance(self, now: int, jobs: Collection[int] | None = None) -> None:
         """Move everything up to the cycle ``now``, and count what moved of at least ``jobs`` (None: all)."""
         while self._now < now:
+            self._go_on(now)
+            if self._now == now:
+                break
             left = self._until_change()
             if left is not None and self._now + left <= now:
                 self._move(left)
                 self.settle()
                 self._is_shared = False
                 self.events += 1
-            elif left is None and not any(map(_flows, self._sites.by_job.values())):
+            elif left is None and not any(self._sites.flows()):
                 for ssd in self._ssds:
                     ssd.advance(now - self._now)
                 self._now = now
@@ -248,6 +237,25 @@ class FluidTransfers(Transfers):
             self._staging.advance(now)
         if self._sites.alone is None:
             self._count(self._sites.by_job if jobs is None else jobs)
+
+    def follow(self, change: int, last: int) -> int:
+        """Advance to a change, and past those after it that nobody who waits can see; return the cycle."""
+        self._go_on(last, is_watched=True)
+        self.advance(change, ())
+        return self._now
+
+    def _go_on(self, end: int, *, is_watched: bool = False) -> None:
+        """Let the only job's only flow, if that is all that moves, go on up to a cycle."""
+        if (site := self._sites.alone) is None or not self._is_plain or self._messages:
+            return
+        self._share()
+        if is_alone(site):
+            found = go_on(site, self._heads, self._page_work, self._now, end, is_watched=is_watched)
+            self._now, self._is_shared, self._changes = found.now, found.is_made, self._door.changes
+            self.events += found.changes
+            self._left, self._left_at = found.left, found.now if found.is_made else -1
+        elif not site.flows and not is_watched:
+            self._now = end
 
     def settle(self) -> None:
         """Let every job use the room that transfers, or other jobs, have made."""
@@ -358,7 +366,7 @@ class FluidTransfers(Transfers):
                 owner = flow.owner.memory
                 site.memory.commit(lane.queue, run, pages, flow.source, flow.target, victim, owner)
                 if self._observer is not None:
-                    self._report(self._observer, flow, pages, start)
+                    flow.report(self._observer, pages, (start, self._now))
             if not run.count or flow.progress > work or (victim is not None and not victim.count):
                 self._sites.stale.add(site.job)
             lane.carry = min(flow.progress, work) if lane.queue else 0
@@ -390,10 +398,3 @@ class FluidTransfers(Transfers):
                 self._take_note(site)
             self._changes += door.changes - before
             door.is_open = was_open
-
-    def _report(self, observer: Observer, flow: Flow, pages: int, start: int) -> None:
-        site, other = flow.lane.site, flow.owner
-        moved = [(site.job, site.gpu, flow.run.tensor)]
-        moved += [(other.job, other.gpu, flow.victim.tensor)] if flow.victim is not None else []
-        ends, times = (flow.source, flow.target), (start, self._now)
-        report(observer, moved, ends, times, pages, demanded=flow.rank == DEMAND)

@@ -58,15 +58,14 @@ class Heads:
         flows = self._evictions(site)
         evicting = bool(flows)
         for lane, later in site.arrivals:
-            if lane.queue:
-                self._add_arrival(flows, lane, DEMAND, evicting)
-            elif later.queue:
-                needed = later.queue[0].tensor in site.memory.needed
-                self._add_arrival(flows, later, DEMAND if needed else PREFETCH, evicting)
+            first = lane if lane.queue else later
+            if first.queue:
+                is_needed = first is lane or first.queue[0].tensor in site.memory.needed
+                flow = self.arrival(first, DEMAND if is_needed else PREFETCH, evicting=evicting)
+                flows += () if flow is None else (flow,)
         if not flows and site.memory.awaits_needed:
-            for _, later in site.arrivals:
-                if later.queue:
-                    self._add_arrival(flows, later, DEMAND, evicting)
+            found = [self.arrival(later, DEMAND) for _, later in site.arrivals if later.queue]
+            flows = [flow for flow in found if flow is not None]
         if self._staging is not None:
             return [flow for flow in flows if self._staging.is_ready(flow.run)]
         return flows
@@ -117,42 +116,54 @@ class Heads:
         pinning = pinned.admit(site.job, tensor, size) if memory.pins else 0
         return (0, pinned.pageable_bandwidth) if pinning is None else (pinning, 0)
 
-    def _add_arrival(self, flows: list[Flow], lane: Lane, rank: int, evicting: bool) -> None:
-        site, source = lane.site, lane.source
-        links = self._started(lane, source, lane.links)
+    def arrival(self, lane: Lane, rank: int, *, evicting: bool = False) -> Flow | None:
+        """Return the flow of the run that is next in a queue; None: nobody makes room for it.
+
+        Where planned evictions of the job are ``evicting`` pages, prefetches follow these.
+        """
+        site, run, links = lane.site, lane.queue[0], lane.links
+        if site.is_buffered or not run.rate:
+            links = self._started(lane, lane.source, links)
         follows = evicting and rank == PREFETCH
         if follows or site.memory.frames.free:
-            flows.append(Flow(lane, links, rank))
-            flows[-1].follows = follows and not site.memory.frames.free
-            return
+            flow = Flow(lane, links, rank)
+            flow.follows = follows and not site.memory.frames.free
+            return flow
         victim, owner = self._victim(site, demanded=rank == DEMAND)
         # Pages that the kernel needs wait for a planned eviction's room instead of pushing each other out.
         if victim is None or (evicting and victim.tensor in owner.memory.needed):
-            return
-        if rank == PREFETCH and owner is site and site.victims.spares(lane.queue[0].tensor, victim.tensor):
-            return
-        if owner.memory.kept_in(victim.tensor, victim.count) or owner.victims.is_worthless(victim.tensor):
-            flows.append(Flow(lane, links, rank, NONE, victim, owner))
-            return
-        target = self._destination(source, self._nearest)
-        if target is None:
-            return
-        outward = self.topology.outward(lane.gpu, target)
-        limit = self._limit_with_victim(lane.queue[0].rate, victim, owner, target, outward)
-        if owner.is_buffered:
-            outward = self._staged(owner, victim.tensor, target, outward)
-        flows.append(Flow(lane, [*links, *outward], rank, target, victim, owner))
-        flows[-1].limit = limit
+            return None
+        if rank == PREFETCH and owner is site and site.victims.spares(run.tensor, victim.tensor):
+            return None
+        is_kept = owner.is_fickle and owner.memory.kept_in(victim.tensor, victim.count)
+        if is_kept or owner.victims.is_worthless(victim.tensor):
+            return Flow(lane, links, rank, NONE, victim, owner)
+        target = self._destination(lane.source, self._nearest)
+        return None if target is None else self._exchange(lane, links, rank, target, victim, owner)
 
-    def _limit_with_victim(
-        self, limit: int, victim: Run, owner: Site, target: Location, outward: list[Link]
-    ) -> int:
-        """Return the limit of pages that come in while a victim leaves, before them or at the same time."""
-        if not victim.rate:
-            victim.rate = self._rate_of(owner, victim, target, outward)
-        if limit and self._fault.eviction == "serial":
-            return one_after_another(limit, victim.rate or bandwidth_of(outward))
-        return slower(limit, victim.rate)
+    def _exchange(
+        self, lane: Lane, links: list[Link], rank: int, target: Location, victim: Run, owner: Site
+    ) -> Flow:
+        """Return the flow of pages that come in while a victim leaves, before them or at the same time."""
+        is_plain, outward = links is lane.links and not owner.is_buffered, self.topology.outward
+        together, bandwidth, waits = lane.exchanges.get(target) or self._links_with(lane, target)
+        if not victim.rate and (waits or not is_plain):
+            victim.rate = self._rate_of(owner, victim, target, outward(lane.gpu, target))
+        if not is_plain:
+            together = [*links, *self._staged(owner, victim.tensor, target, outward(lane.gpu, target))]
+        flow = Flow(lane, together, rank, target, victim, owner)
+        if flow.limit and self._fault.eviction == "serial":
+            flow.limit = one_after_another(flow.limit, victim.rate or bandwidth)
+        else:
+            flow.limit = slower(flow.limit, victim.rate)
+        return flow
+
+    def _links_with(self, lane: Lane, target: Location) -> tuple[list[Link], int, bool]:
+        """Return the links of arrivals and victims, the rate of these, and whether their copies wait."""
+        outward = self.topology.outward(lane.gpu, target)
+        waits = self.topology.per_copy(lane.gpu, target) > 0
+        found = lane.exchanges[target] = [*lane.links, *outward], bandwidth_of(outward), waits
+        return found
 
     def _victim(self, site: Site, *, demanded: bool) -> tuple[Run | None, Site]:
         """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""
