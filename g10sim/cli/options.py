@@ -129,9 +129,12 @@ def _parameter(kind: type[Spec], name: str) -> Parameter:
     )
 
 
-def names_in(text: str) -> list[str]:
-    """Return the names in a comma-separated text."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+def names_in(option: str, text: str | None) -> list[str]:
+    """Return the names in a comma-separated text. Raises ConfigError for a text without any."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise ConfigError.at(option, f"'{text}'", "names, comma-separated")
+    return names
 
 
 def choose_executor(

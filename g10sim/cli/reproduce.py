@@ -26,8 +26,9 @@ ALL = "all"
 
 def reproduce(
     figures: Annotated[
-        str, Option(help="Only these figures, comma-separated, such as fig11,fig15.", show_default="all")
-    ] = "",
+        str | None,
+        Option(help="Only these figures, comma-separated, such as fig11,fig15.", show_default="all"),
+    ] = None,
     output: Annotated[Path, options.output_to("Directory of results and pictures.")] = Path("results/paper"),
     workers: Annotated[
         int | None,
@@ -64,8 +65,8 @@ def reproduce(
     complain_of_failures([*problems, *_failures(outcomes)])
 
 
-def _chosen(text: str) -> list[str]:
-    known, names = paper_figures(), options.names_in(text)
+def _chosen(text: str | None) -> list[str]:
+    known, names = paper_figures(), options.names_in("--figures", text)
     for name in names:
         check_choice(name, known, "--figures: found")
     return [name for name in known if name in names] if names else list(known)

@@ -82,6 +82,7 @@ def test_bad_input_names_the_option(g10sim, traces):
     for arguments, words in (
         (("--set", "workload.trace=nothing-*.g10t"), "matches no file"),
         (("--scheduler", "tcp://127.0.0.1:1", "-j", "2"), "-j: found with --scheduler"),
+        (("--figures", ","), "--figures: found ','; allowed: names, comma-separated"),
     ):
         ended = g10sim("reproduce", "--figures", "fig11", "-o", "out", *arguments)
         assert ended.code == 2
