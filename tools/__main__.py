@@ -36,7 +36,7 @@ def calibrate(
     """Fit a GPU's kernel times to measured kernels, and check them on models that were held out."""
     if output.suffix != ".yaml":
         raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")
-    found = run_calibration(read_published(reference), gpu, output.stem, names_in(fit))
+    found = run_calibration(read_published(reference), gpu, output.stem, names_in("--fit", fit))
     with writing(output, ConfigError):
         write_text(output, yaml.safe_dump(found.data, sort_keys=False, width=110))
     rows = []

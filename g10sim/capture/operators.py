@@ -31,7 +31,7 @@ _NAMES = {
     OperatorClass.MATMUL: """
         mm addmm mv addmv dot vdot _scaled_mm _addmm_activation _int_mm _grouped_mm _scaled_grouped_mm
     """,
-    OperatorClass.BATCHED_MATMUL: "bmm baddbmm",
+    OperatorClass.BATCHED_MATMUL: "bmm baddbmm addbmm",
     OperatorClass.RECURRENT: "recurrent recurrent_backward",
     OperatorClass.CONVOLUTION: "convolution _convolution convolution_backward cudnn_convolution",
     OperatorClass.NORMALIZATION: """
@@ -46,7 +46,7 @@ _NAMES = {
         _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
         cumsum cumprod sort topk std_mean var_mean logsumexp linalg_vector_norm nll_loss_forward
         nll_loss2d_forward mse_loss smooth_l1_loss huber_loss binary_cross_entropy nonzero unique_consecutive
-        _is_all_true _is_any_true
+        _is_all_true _is_any_true binary_cross_entropy_with_logits soft_margin_loss
     """,
     OperatorClass.INDEXING: """
         embedding embedding_dense_backward index index_select gather scatter scatter_add index_add index_copy
@@ -72,6 +72,7 @@ _NAMES = {
         _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
         hardtanh_backward leaky_relu_backward elu_backward mish_backward softshrink_backward
         hardshrink_backward _prelu_kernel _prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward
+        soft_margin_loss_backward
     """,
 }
 """Names of operators; an in-place form (``addmm_``) belongs with the one that makes a new tensor."""
@@ -102,7 +103,7 @@ def _vector_product(matrix: Any, *_: Any) -> int:
 
 
 def _matrix_product(left: Any, right: Any, *_: Any) -> int:
-    """Count a product of two matrices: ``_int_mm``, of 8-bit integers."""
+    """Count a product of two matrices (``_int_mm``, of 8-bit integers), or of the matrices of two batches."""
     return int(2 * prod(left.shape) * right.shape[-1])
 
 
@@ -131,6 +132,7 @@ FORMULAS: Mapping[str, Formula] = {
     "addmv": lambda added, *others: _vector_product(*others),
     "_int_mm": _matrix_product,
     "_addmm_activation": lambda added, *others: _matrix_product(*others),
+    "addbmm": lambda added, *others: _matrix_product(*others),
     "_grouped_mm": _grouped_product,
     "_scaled_grouped_mm": _grouped_product,
     "_native_multi_head_attention": _attention_module,

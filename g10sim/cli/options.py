@@ -8,7 +8,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from g10sim.capture.options import Otherwise, flag
 from g10sim.config.data import find_file
@@ -23,7 +23,14 @@ DEFAULT_SYSTEM = "a100-40g-pcie3-znand"
 
 def output_to(what: str, otherwise: str | bool = True) -> Any:
     """Return the option for what is written; ``otherwise`` names what is written to without it."""
-    return Option("-o", "--output", help=what, show_default=otherwise)
+    return Option("-o", "--output", help=what, show_default=otherwise, parser=_output, metavar="<path>")
+
+
+def _output(given: str | Path) -> Path:
+    """Read what is written to: an empty path would be the working directory."""
+    if not str(given):
+        raise BadParameter("found an empty path; allowed: the path of what to write")
+    return Path(given)
 
 
 ResultsDirectory = Annotated[Path, Argument(help="Directory of results.")]
@@ -122,9 +129,12 @@ def _parameter(kind: type[Spec], name: str) -> Parameter:
     )
 
 
-def names_in(text: str) -> list[str]:
-    """Return the names in a comma-separated text."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+def names_in(option: str, text: str | None) -> list[str]:
+    """Return the names in a comma-separated text. Raises ConfigError for a text without any."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise ConfigError.at(option, f"'{text}'", "names, comma-separated")
+    return names
 
 
 def choose_executor(

@@ -26,9 +26,15 @@ _VARIABLE = "G10SIM_REFERENCE"
 
 def validate(
     reference: Annotated[Path, Argument(help="Directory with published.csv and traces/MODEL/BATCH/.")],
-    figures: Annotated[str, Option(help="Only these figures, comma-separated.", show_default="all")] = "",
-    models: Annotated[str, Option(help="Only these models, comma-separated.", show_default="all")] = "",
-    policies: Annotated[str, Option(help="Only these policies, comma-separated.", show_default="all")] = "",
+    figures: Annotated[
+        str | None, Option(help="Only these figures, comma-separated.", show_default="all")
+    ] = None,
+    models: Annotated[
+        str | None, Option(help="Only these models, comma-separated.", show_default="all")
+    ] = None,
+    policies: Annotated[
+        str | None, Option(help="Only these policies, comma-separated.", show_default="all")
+    ] = None,
     workers: Workers = None,
     output: Annotated[Path, output_to("Directory of validation.csv and of finished cells.")] = Path(
         "results/validation"
@@ -42,9 +48,9 @@ def validate(
         compared = run_validation(
             reference,
             output,
-            figures=names_in(figures),
-            models=names_in(models),
-            policies=names_in(policies),
+            figures=names_in("--figures", figures),
+            models=names_in("--models", models),
+            policies=names_in("--policies", policies),
             **bar.running(LocalProcesses(workers or 1)),
         )
     show_table(
@@ -77,12 +83,12 @@ def _error(error: float | None) -> str:
 
 def claims(
     system: Annotated[
-        str,
+        str | None,
         Option(
             help="Only claims about these designs, comma-separated, such as 'G10,TENSILE'.",
             show_default="all",
         ),
-    ] = "",
+    ] = None,
     quick: Annotated[bool, Option("--quick", help="Fewer and smaller cells, which take minutes.")] = False,
     reference: Annotated[
         Path | None,
@@ -101,7 +107,7 @@ def claims(
     Exit code 0: every cell ran, whatever the verdicts; 1: some cell failed; 2: bad input.
     """
     listed = claim_list.load_claims(claims_list)
-    chosen = listed.of(names_in(system))
+    chosen = listed.of(names_in("--system", system))
     with CellProgress() as bar:
         findings, outcomes = claim_list.check_claims(
             listed,
@@ -147,13 +153,13 @@ def _show_findings(findings: list[claim_list.Finding]) -> None:
 
 def measured(
     classes: Annotated[
-        str,
+        str | None,
         Option(
             "--class",
             help="Only rows of these classes, comma-separated, such as 'paging'.",
             show_default="all",
         ),
-    ] = "",
+    ] = None,
     quick: Annotated[bool, Option("--quick", help="Only rows whose traces ship: no PyTorch needed.")] = False,
     rows_list: Annotated[
         Path, Option("--list", help="List of rows (YAML), or a directory of lists.")
@@ -169,7 +175,7 @@ def measured(
 
     Exit code 0: every row ran, whatever its ratio; 1: some row failed; 2: bad input.
     """
-    rows = measurements.of_classes(measurements.load_measured(rows_list), names_in(classes))
+    rows = measurements.of_classes(measurements.load_measured(rows_list), names_in("--class", classes))
     with CellProgress() as bar:
         judged = measurements.check_measured(
             rows,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -26,8 +29,9 @@ ALL = "all"
 
 def reproduce(
     figures: Annotated[
-        str, Option(help="Only these figures, comma-separated, such as fig11,fig15.", show_default="all")
-    ] = "",
+        str | None,
+        Option(help="Only these figures, comma-separated, such as fig11,fig15.", show_default="all"),
+    ] = None,
     output: Annotated[Path, options.output_to("Directory of results and pictures.")] = Path("results/paper"),
     workers: Annotated[
         int | None,
@@ -64,13 +68,28 @@ def reproduce(
     complain_of_failures([*problems, *_failures(outcomes)])
 
 
-def _chosen(text: str) -> list[str]:
-    known, names = paper_figures(), options.names_in(text)
+def _chosen(text: str | None) -> list[str]:
+    known, names = paper_figures(), options.names_in("--figures", text)
     for name in names:
         check_choice(name, known, "--figures: found")
     return [name for name in known if name in names] if names else list(known)
 
 
+@contextmanager
+def _telling_of_glyphs() -> Iterator[None]:
+    """Say in one line which characters the font of figures lacks: matplotlib warns of each, several times."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.filterwarnings("always", "Glyph ")
+        yield
+    texts = dict.fromkeys(str(one.message) for one in told)
+    lacking = {text: chr(int(text.split()[1])) for text in texts if text.startswith("Glyph ")}
+    if lacking:
+        warn(f"the font of figures lacks {''.join(lacking.values())}: boxes stand in their place")
+    for text in texts.keys() - lacking:
+        warn(text)
+
+
+@_telling_of_glyphs()
 def _draw(name: str, outcome: Outcome, directory: Path) -> list[tuple[str, str]]:
     """Draw a figure; return what went wrong."""
     try:
@@ -98,6 +117,7 @@ def _failures(outcomes: dict[str, Outcome]) -> list[tuple[str, str]]:
     return list(found.values())
 
 
+@_telling_of_glyphs()
 def plot(
     figure: Annotated[
         str, Argument(help="Name of a figure, 'all' for those of the paper, or line, bar or heat with --x.")

@@ -257,7 +257,9 @@ def place(
     numbers = _range(layers)
     if not numbers:
         raise ConfigError(f"--layers: found '{layers}'; allowed: a number, or two such as 0-23")
-    trace = on_cpu(load_trace(file), numbers, str(file), modules=options.names_in(modules))
+    trace = on_cpu(
+        load_trace(file), numbers, str(file), modules=options.names_in("--modules", modules or None)
+    )
     save_trace(trace, output)
     say(f"{output}: {len(trace.cpu_kernels)} of {len(trace.kernels)} kernels on the {device.upper()}")
 

@@ -17,12 +17,13 @@ from g10sim.config.load import run_config, with_values
 from g10sim.config.run import PolicySpec, RunConfig
 from g10sim.config.setting import IdleKeys, PolicyTraits, Setting
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError, PolicyError, all_of
+from g10sim.errors import ConfigError, PlanError, PolicyError, all_of
 from g10sim.experiment.cells import Cell, make_policy, takes_seed
 from g10sim.experiment.known_traces import KnownTraces
 from g10sim.experiment.uncertainty import with_cases
 from g10sim.experiment.workloads import Workloads
 from g10sim.policies.interface.parameters import Declared
+from g10sim.policies.interface.plan_format import load_plan
 from g10sim.policies.interface.policy import Policy
 
 Part = TypeVar("Part")
@@ -67,6 +68,9 @@ def expand(
         for values in itertools.product(*config.sweep.values())
     ]
     _refuse_idle_keys(combinations)
+    read = set[str]()
+    for combination in combinations:
+        combination.check_plans(read)
     labels = [_label(policy, config.policies) for policy in config.policies]
     entries = _distinct(combinations)
     has_replicas = config.workload.replicas is not None or "workload.replicas" in config.sweep
@@ -228,6 +232,21 @@ class _Combination:
                 if key in effects:
                     path = ("policies", number, key)
                     idle.note(self._document, setting, path, value, effects[key], policy)
+
+    def check_plans(self, read: set[str]) -> None:
+        """Raise ConfigError for a plan file that is none; those that are ``read`` are left out.
+
+        Whether a plan fits a trace is up to the cell.
+        """
+        for number, (policy, mapping) in enumerate(zip(self._made, self.policies, strict=True)):
+            for key in policy.plan_files() if isinstance(policy, Declared) else ():
+                path = mapping.get(key)
+                if path is not None and path not in read:
+                    try:
+                        load_plan(path)
+                    except PlanError as error:
+                        raise self._document.error(("policies", number, key), str(error)) from error
+                    read.add(path)
 
     def _checked(self, number: int, made: dict[str, Policy]) -> dict[str, Any]:
         mapping = self.config.policies[number].as_mapping()

@@ -213,12 +213,18 @@ def validate(
 
     Rows that describe the same simulation share it, and finished ones are reused. Of rows with varied kernel
     times the mean over VARIATION_SEEDS is compared. Raises ConfigError,
-    TraceError or PlanError for bad input.
+    TraceError or PlanError for bad input, and ConfigError if no row can be simulated.
     """
     rows = read_published(reference, figures=figures, models=models, policies=policies)
     with tempfile.TemporaryDirectory(prefix="g10sim-") as scratch:
         wanted = _plan(reference, rows, _Traces(reference, Path(scratch)))
         cells = [cell for entry in wanted for cell in entry.cells]
+        if not cells:
+            found, allowed = (
+                "no row that can be simulated",
+                f"rows with traces in {TRACES}/ and known policies",
+            )
+            raise ConfigError.at(reference / TABLE, found, allowed)
         running.get("started", ignore)(len({cell.key for cell in cells}))
         results, _ = run_cells(cells, output, **running)
     outcomes = iter(results)

@@ -32,7 +32,8 @@ def rows_where(results: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
         wanted = wanted or {value for value, given in names.items() if _plain(text) in map(_plain, given)}
         if not wanted:
             known = [given[0] for given in names.values()]
-            raise ConfigError(f"--where {column}: found '{text}'{not_found(text, known)}")
+            choices = not_found(text, known) if known else "; allowed: none (the column has no values)"
+            raise ConfigError(f"--where {column}: found '{text}'{choices}")
         results = results[results[column].isin(wanted)]
     return results
 

@@ -15,7 +15,7 @@ from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.run import AUTO, most_iterations
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.errors import ConfigError, InvariantError
+from g10sim.errors import ConfigError, InvariantError, UnsupportedError
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.memory import Mapped, Residency
@@ -46,6 +46,7 @@ from g10sim.sim.refusals import check_cpu, check_flash, check_sharing
 from g10sim.trace.format import rare_cycle_collection
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
+from g10sim.units import format_bytes
 
 # Evictions go by chunks with these. Where the running kernel's pages may leave, only first in, first out lets
 # all of them arrive; batches repeat moves as long as the order stays.
@@ -223,6 +224,11 @@ class _Simulation:
         for pool in memory.pools.values():
             if pool.tier.name == "host":
                 pool.reserve(-(-tensors.host_reserved() // memory.page_bytes))
+                if pool.reserved_pages > pool.capacity_pages:
+                    reserved = format_bytes(pool.reserved_pages * memory.page_bytes)
+                    allowed = f"at most the host memory, {format_bytes(pool.tier.capacity)}"
+                    place = f"policy '{policy.name}': host_reserved"
+                    raise UnsupportedError.at(place, f"{reserved} of all jobs together", allowed)
         return memory, addresses
 
     def _addresses(self, trace: Trace) -> OwnAddresses:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, zip_longest
+from itertools import accumulate, groupby, zip_longest
 from typing import NamedTuple
 
 from g10sim.errors import TraceError
@@ -65,6 +65,20 @@ def _passes(trace: Trace) -> dict[_Pass, list[Kernel]]:
     return found
 
 
+def _without_held(trace: Trace) -> tuple[Trace, tuple[int, ...]]:
+    """Return a trace whose last kernel has no inputs that it moves no bytes of, and these inputs.
+
+    In captures they are what the step leaves behind, such as gradients that the next one drops.
+    """
+    *others, last = trace.kernels
+    ends = accumulate(trace.tensors[tensor].size_bytes for tensor in (*last.outputs, *last.inputs))
+    count = sum(end <= last.moved_bytes for end in ends) - len(last.outputs)
+    if last.reads or not last.moved_bytes or count < 0:
+        return trace, ()
+    kept = replace(last, inputs=last.inputs[:count])
+    return replace(trace, kernels=(*others, kept)), last.inputs[count:]
+
+
 @dataclass
 class _Copies:
     """Stages that have the present contents of a tensor, those that ever had any, and those that sent it."""
@@ -77,8 +91,9 @@ class _Copies:
 
 class _Stages:
     def __init__(self, trace: Trace, begin: tuple[str, ...], place: str) -> None:
-        self._trace, self._begin, self._place = trace, begin, place
-        self._passes = _passes(trace)
+        self._begin, self._place = begin, place
+        self._trace, self._held = _without_held(trace)
+        self._passes = _passes(self._trace)
         self._homes: dict[int, set[int]] = {}
         """For each tensor the stages that use it."""
         self._stages: dict[int, int] = {}
@@ -147,8 +162,7 @@ class _Stages:
             raise TraceError.at(
                 self._place,
                 f"kernel {kernel.id} ({kernel.name}), of no micro-batch, with tensors of {len(found)} stages",
-                "an optimizer that updates one weight at a time (foreach=False), nothing over all weights, "
-                "and gradients that end with the step (zero_grad after it)",
+                "an optimizer that updates one weight at a time (foreach=False), nothing over all weights",
             )
         return next(iter(found), None)
 
@@ -214,7 +228,16 @@ class _Stages:
             kernels += self._transfers(stage, ahead, inward=True)
             kernels += own.get(now, ()) if now else ()
             kernels += self._transfers(stage, now, inward=False)
+        self._hold(kernels, stage)
         return self._numbered(kernels, stage)
+
+    def _hold(self, kernels: list[Kernel], stage: int) -> None:
+        """Let the last kernel of a stage read what its kernels use and the step leaves behind."""
+        number = max(n for n, kernel in enumerate(kernels) if kernel.device is not Device.LINKS)
+        last = kernels[number]
+        held = [one for one in self._held if stage in self._homes.get(one, ()) and one not in last.inputs]
+        reads = (*last.reads, *[1] * len(held)) if last.reads else ()
+        kernels[number] = replace(last, inputs=(*last.inputs, *held), reads=reads)
 
     def _order(self, stage: int) -> Iterator[_Pass]:
         """Yield passes in the order in which a stage runs them."""

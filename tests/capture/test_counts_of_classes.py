@@ -95,6 +95,14 @@ FORWARD = [
         0,
     ),
     (
+        (BATCH, ROWS, WIDTH),
+        lambda x: torch.addbmm(some(ROWS, OUT), x, some(BATCH, WIDTH, OUT)),
+        "addbmm",
+        2 * BATCH * TOKENS * OUT,
+        BATCH * (TOKENS + WIDTH * OUT) + 2 * ROWS * OUT,
+        0,
+    ),
+    (
         (N, C, W),
         lambda x: functional.conv1d(x, some(2 * C, C, 3), dilation=2),
         "convolution",

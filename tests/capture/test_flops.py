@@ -102,6 +102,17 @@ def test_layers_that_only_move_bytes_are_of_known_cost(layer):
     assert "operators_priced_by_bytes" not in capture_step(build).origin
 
 
+@pytest.mark.parametrize("loss", ["binary_cross_entropy_with_logits", "soft_margin_loss"])
+def test_losses_are_of_known_cost(loss):
+    class Judged(torch.nn.Linear):
+        def forward(self, x):
+            return getattr(torch.nn.functional, loss)(super().forward(x), torch.ones(SAMPLES, WIDTH))
+
+    trace = capture_step(lambda: (Judged(WIDTH, WIDTH), torch.ones(SAMPLES, WIDTH)))
+    assert loss in [kernel.name for kernel in trace.kernels]
+    assert "operators_priced_by_bytes" not in trace.origin
+
+
 @pytest.mark.parametrize("product", [lambda x: x @ x, lambda x: x[0].dot(x[0]), lambda x: x[None] @ x[None]])
 def test_a_product_of_complex_numbers_is_four_of_real_ones(product):
     class Product(torch.nn.Module):

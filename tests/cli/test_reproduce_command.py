@@ -78,10 +78,20 @@ def test_a_figure_without_any_result_is_a_problem_of_its_own(g10sim, traces):
     assert Path("out/figures/fig2.png").is_file()
 
 
+def test_characters_that_the_font_lacks_are_told_in_one_line(g10sim, traces, config):
+    save_trace(chain(8), Path("模型.g10t"))
+    named = config(workload={"trace": ["chain.g10t", "模型.g10t"]}, policies=["ideal", "base_uvm"])
+    assert g10sim("run", named, "-o", "out").code == 0
+    ended = g10sim("plot", "bar", "--results", "out", "--x", "trace")
+    said = "warning: the font of figures lacks 模型: boxes stand in their place\n"
+    assert (ended.code, ended.err) == (0, said)
+
+
 def test_bad_input_names_the_option(g10sim, traces):
     for arguments, words in (
         (("--set", "workload.trace=nothing-*.g10t"), "matches no file"),
         (("--scheduler", "tcp://127.0.0.1:1", "-j", "2"), "-j: found with --scheduler"),
+        (("--figures", ","), "--figures: found ','; allowed: names, comma-separated"),
     ):
         ended = g10sim("reproduce", "--figures", "fig11", "-o", "out", *arguments)
         assert ended.code == 2

@@ -343,6 +343,8 @@ class TestBadInput:
 
     def test_bad_options(self, g10sim, config):
         refused(g10sim("run", config(), "--sett", "seed=1"), "--sett")
+        refused(g10sim("run", config(), "-o", ""), "'-o' / '--output': found an empty path")
+        assert not Path("results.csv").exists()
         refused(g10sim("run", config(), "-j", "0"), "-j")
         refused(g10sim("run", config(), "--scheduler", "x", "-j", "2"), "-j", "--scheduler", "one of them")
 

@@ -39,6 +39,12 @@ def test_the_types_of_the_package_are_for_others_too():
     assert (ROOT / "g10sim" / "py.typed").is_file()
 
 
+def test_pages_name_the_pytorch_that_pip_takes():
+    (wanted,) = Requirement(METADATA["optional-dependencies"]["capture"][0]).specifier
+    page = (ROOT / "docs/executing-plans.md").read_text(encoding="utf-8")
+    assert f"`pip install 'g10sim[capture]'` takes {wanted.version} or newer" in page
+
+
 def test_a_container_runs_the_first_command_of_the_readme():
     lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
     steps = [tuple(line.split(" ", 1)) for line in lines if not line.startswith("#")]

@@ -152,6 +152,16 @@ def test_a_policy_that_takes_a_seed_gets_that_of_the_run():
             r"policies.0.plan_file: found 'none.g10p', which is no file",
         ),
         (
+            {"policies": [{"name": "replay", "plan_file": __file__}]},
+            ConfigError,
+            r"policies.0.plan_file: .*test_expand.py: line 1: found .*; allowed: one JSON object",
+        ),
+        (
+            {"policies": ["ideal", {"name": "deepum", "order_file": __file__}]},
+            ConfigError,
+            r"policies.1.order_file: .*test_expand.py: line 1: found .*; allowed: one JSON object",
+        ),
+        (
             {"policies": ["experiment.plugins:Broken"]},
             ConfigError,
             r"policies.0: .* raised KeyError: 'no luck'",

@@ -110,9 +110,18 @@ def test_policies_with_a_published_plan_are_compared_twice(reference, tmp_path):
 
 
 def test_what_cannot_be_compared_says_why(reference, tmp_path):
-    directory = reference(row("nobody", CYCLES))
-    (found,) = validate(directory, tmp_path / "out")
+    directory = reference(row("nobody", CYCLES), row("ideal", CYCLES))
+    found, _ = validate(directory, tmp_path / "out")
     assert found.as_row()["status"] == "skipped: there is no policy 'nobody'"
+
+
+@pytest.mark.parametrize("given", [row("nobody", CYCLES), row("ideal", CYCLES, batch=16)])
+def test_a_table_without_a_row_to_simulate_is_refused(reference, tmp_path, given):
+    with pytest.raises(
+        ConfigError, match=r"published.csv: found no row that can be simulated; allowed: rows"
+    ):
+        validate(reference(given), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_with_varied_kernel_times_are_compared_by_the_mean_over_seeds(reference, tmp_path):

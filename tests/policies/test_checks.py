@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 
 from g10sim.analysis.footprint import footprint_bytes, largest_working_set, peak_live_bytes
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
 from g10sim.policies.checks import (
     CHECKS,
@@ -23,6 +24,7 @@ from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available
 from g10sim.sim.accounts import checks
+from g10sim.sim.engine import run
 
 NEEDS_A_FILE = {"replay"}
 
@@ -250,6 +252,12 @@ def test_workloads_are_simulated_with_every_invariant_tested(monkeypatch):
     monkeypatch.setattr(checks, "MOST_STEPS", 0)
     with pytest.raises(PolicyCheckError, match=r"transfers took [1-9][0-9]* steps"):
         Subject(Good).run(scenarios()[0])
+
+
+def test_kernels_whose_pages_may_be_evicted_may_thrash_for_long(monkeypatch):
+    monkeypatch.setattr(checks, "MOST_STEPS", 0)
+    one = scenarios()[0]
+    run(one.workload, one.system, Good(), BehaviourSpec(running_tensors="evictable"), check=True)
 
 
 def test_a_policy_that_is_not_there_cannot_be_checked():

@@ -178,6 +178,21 @@ def test_stages_in_order():
     assert passes == order
 
 
+def test_gradients_that_the_next_step_drops_last_to_the_end_of_their_stages():
+    """As captures have it: the last kernel of the step has them among its inputs, and moves none of them."""
+    plain = step(3, 2)
+    *others, last = plain.kernels
+    gradients = {tensor.id for tensor in plain.tensors if tensor.kind is TensorKind.GRADIENT}
+    held = replace(last, inputs=(*last.inputs, *sorted(gradients - {*last.inputs})), moved_bytes=3 * GB)
+    cut = pipeline_stages(replace(plain, kernels=(*others, held)), ["2"])
+    for stage, wanted in zip(cut, pipeline_stages(plain, ["2"]), strict=True):
+        assert stage.kernels[:-1] == wanted.kernels[:-1]
+    assert [[one.tensors[tensor].name for tensor in one.kernels[-1].inputs] for one in cut] == [
+        ["1.weight", "1.gradient", "0.gradient"],
+        ["2.weight", "2.gradient"],
+    ]
+
+
 def tied(**changes):
     """A step of two layers with one more kernel."""
     trace = step(2, 2)

@@ -8,7 +8,7 @@ from g10sim.results.choosing import rows_where
 
 RESULTS = pd.DataFrame(
     {"trace": ["in/one.g10t", "in/two.g10t"], "system.host.memory": ["16 GiB", "32 GiB"], "cell": [0, 1]}
-)
+).assign(steady=float("nan"))
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,7 @@ def test_all_conditions_hold():
     ("column", "text", "message"),
     [
         ("trace", "three", "--where trace: found 'three'; allowed: in/one.g10t, in/two.g10t"),
+        ("steady", "1", r"--where steady: found '1'; allowed: none \(the column has no values\)"),
         ("trce", "one", r"--where: found 'trce' \(did you mean 'trace'\?\)"),
     ],
 )

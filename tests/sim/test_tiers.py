@@ -8,12 +8,12 @@ from memories import FLASH, GPU, HOST, host_pool, memory_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.config.tiers import Tier
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.hardware.links import Topology, bandwidth_of
 from g10sim.hardware.pools import Pool
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
-from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.policies.interface.registry import create
 from g10sim.records import Location
 from g10sim.sim.accounts.owners import reason_for_waiting
@@ -389,6 +389,50 @@ def test_weights_start_in_the_first_tier_with_room_for_them(behaviour, homes, tm
     policy = Looks()
     simulate(trace, load(TINY, tmp_path), policy, behaviour, iterations=1)
     assert policy.homes == homes
+
+
+class Settled(Policy):
+    """Says where a tensor lies before time starts."""
+
+    name = "settled"
+    requirements = Requirements(addresses="own")
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def homes(self, job):
+        return {self.tensor: "ssd"}
+
+
+def test_only_persistent_tensors_have_homes():
+    trace = trace_of({"w*": 1, "x": 1}, [(1000, "w", "x"), (1000, "w x", "")])
+    simulate(trace, machine(), Settled(0), iterations=1)
+    with pytest.raises(
+        PolicyError, match=r"^policy 'settled': homes names tensor 1, .*; allowed: persistent"
+    ):
+        simulate(trace, machine(), Settled(1), iterations=1)
+
+
+class Reserving(Policy):
+    """Keeps host memory reserved."""
+
+    name = "reserving"
+
+    def __init__(self, reserved):
+        self.reserved = reserved
+
+    def host_reserved(self, job):
+        return self.reserved
+
+
+def test_no_more_host_memory_is_reserved_than_there_is(tmp_path):
+    system, trace = load(TINY, tmp_path), trace_of({"w*": 1}, [(1000, "w", "")])
+    assert (
+        simulate(trace, system, Reserving(2000), iterations=1).iterations[0].peaks["peak_host_bytes"] == 2000
+    )
+    message = r"^policy 'reserving': host_reserved: found 3 kB of all jobs .*; allowed: .*, 2 kB$"
+    with pytest.raises(UnsupportedError, match=message):
+        simulate(trace, system, Reserving(2001), iterations=1)
 
 
 class Looks(Policy):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -125,6 +125,11 @@ class Declared:
     def parameter_effects(cls) -> Mapping[str, Effect]:
         """Return the effect of every parameter that does not always count."""
         return effects_of(cls._model)
+
+    @classmethod
+    def plan_files(cls) -> list[str]:
+        """Return the names of the parameters that are paths of plan files."""
+        return [name for name, (hint, _) in cls._declarations.items() if PlanFile in (hint, *get_args(hint))]
 
     @classmethod
     def parameter_descriptions(cls) -> dict[str, str]:

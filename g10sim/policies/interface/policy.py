@@ -190,8 +190,9 @@ class Requirements:
         A tensor's buffer in host memory is pinned when pages of it cross first, as far as
         ``system.host.pinned.limit`` lets it, and kept.
     host_memory
-        Buffers of copies there. ``any``: pinned or not as the machine and ``pageable`` say; ``pinned``:
-        ``pageable`` names none; ``none``: no copy goes there.
+        What the design does with buffers of copies there: runs refuse keys that count for nothing then, and
+        nothing holds the moves to it. ``any``: pinned or not as the machine and ``pageable`` say;
+        ``pinned``: ``pageable`` names none; ``none``: the design sends no copy there.
     cpu_buffers
         Kernels on the CPU whose data are in host memory at a time, until what ``Store`` moves to other tiers
         has left; they come one after another in the order of launches. None: those of all that were launched.

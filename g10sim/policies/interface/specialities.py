@@ -123,7 +123,7 @@ class PagedHooks:
     def host_reserved(self, job: int) -> int:
         """Return the bytes of host memory that a job, given by its position, keeps reserved all the time.
 
-        They count as in use where less is. The policy refuses what has not as much.
+        They count as in use where less is. A system with less host memory is unsupported.
         """
         return 0
 

@@ -22,7 +22,7 @@ class NamedTensors:
 
     def __init__(self, policy: Policy, number: int, job: Job, addresses: OwnAddresses) -> None:
         self._policy, self._number = policy, number
-        self._count, self._addresses = len(job.trace.tensors), addresses
+        self._lasting, self._addresses = job.trace.lasting, addresses
 
     def pageable(self) -> frozenset[int]:
         """Return the tensors that are not pinned in host memory. Raises PolicyError for unknown ones."""
@@ -41,7 +41,12 @@ class NamedTensors:
         """Return where tensors lie before time starts. Raises PolicyError for unknown tensors and tiers."""
         places = {tier.name: tier.place for tier in tiers}
         homes = self._found("homes", lambda: dict(self._policy.homes(self._number)))
-        for tier in homes.values():
+        for tensor, tier in homes.items():
+            if not self._lasting[tensor]:
+                raise PolicyError(
+                    f"policy '{self._policy.name}': homes names tensor {tensor}, which is not persistent; "
+                    "allowed: persistent ones"
+                )
             if tier not in list(places):  # whatever it is
                 raise PolicyError(
                     f"policy '{self._policy.name}': homes names the tier {tier!r}; "
@@ -57,9 +62,9 @@ class NamedTensors:
                 "requirements.addresses 'own'"
             )
         for tensor in found:
-            if type(tensor) is not int or not 0 <= tensor < self._count:
+            if type(tensor) is not int or not 0 <= tensor < len(self._lasting):
                 raise PolicyError(
                     f"policy '{self._policy.name}': {hook} names tensor {tensor!r}; allowed: 0 to "
-                    f"{self._count - 1}"
+                    f"{len(self._lasting) - 1}"
                 )
         return found
