@@ -27,7 +27,7 @@ class Fetching:
     _wanted: Sequence[int]
     _waits: WaitLog
     _since: int
-    _reason: StallReason
+    _reason = StallReason.FIRST_TOUCH
 
     def __init__(self, context: JobContext, view: View, tensors: Sequence[Sequence[int]]) -> None:
         self.tensors = tensors
@@ -57,7 +57,7 @@ class Fetching:
             yield from self.synchronize(waits)
         self._wanted, self._waits = self.tensors[execution.kernel], waits
         self._ask(execution)
-        self._since, self._reason = self.clock.cycle, self.reason()
+        self._since = self.clock.cycle
         if not self._has_come():
             look, stuck = self._looks_again, self.describe_wait
             yield self._fabric.until(look, stuck, self._number, is_alone=self._waits_alone)
