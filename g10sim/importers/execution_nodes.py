@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -63,6 +64,7 @@ class Node:
     parent: int
     schema: str
     function_id: int
+    thread: object
     backend: str
     inputs: list[tuple[Reference, ...]]
     outputs: list[Reference]
@@ -138,7 +140,7 @@ def read_nodes(path: Path) -> dict[int, Node]:
         raise TraceError.at(
             f"{path}: schema", shown(schema), f"one with '{_SCHEMA}' (of PyTorch), or {_FIRST_SCHEMA}"
         )
-    nodes = {}
+    nodes: dict[int, Node] = {}
     for number, values in enumerate(entries):
         entry = Entry(values, f"{path}: node number {number}")
         entry.place = f"{path}: node {shown(entry.values.get('id', 'without id'))}"
@@ -150,7 +152,38 @@ def read_nodes(path: Path) -> dict[int, Node]:
         if node.parent > node.id:
             entry.fail(f"ctrl_deps {node.parent}", "a node that started before, or the node itself")
         nodes[node.id] = node
-    return dict(sorted(nodes.items()))
+    nodes = dict(sorted(nodes.items()))
+    _mend_parents(nodes)
+    return nodes
+
+
+def _mend_parents(nodes: dict[int, Node]) -> None:
+    """Give nodes their parents where an operator before them was left by an exception.
+
+    Checkpointing leaves the last operator of a block so. PyTorch does not write such an operator, and takes
+    the latest node from before it that has not ended yet for one level more than there is, until the end.
+    """
+    recorded = {node.id: node.parent for node in nodes.values()}
+    earliest: dict[object, int] = {}
+    lost = set()
+    for node in reversed(nodes.values()):
+        if node.parent not in nodes and earliest.get(node.thread, node.parent) < node.parent:
+            lost.add(node.parent)  # it is the parent of some nodes, and not of what comes after them
+        earliest[node.thread] = min(earliest.get(node.thread, node.parent), node.parent)
+    lost_in: defaultdict[object, list[int]] = defaultdict(list)
+    latest: dict[object, int] = {}
+    for node in nodes.values() if lost else ():
+        if node.parent in lost and node.parent not in recorded:
+            around = latest.get(node.thread, node.parent)
+            while around in nodes and nodes[around].schema and recorded[around] != around:
+                around = recorded[around]
+            recorded[node.parent] = around
+            lost_in[node.thread].append(node.parent)
+        latest[node.thread] = node.id
+        for left in reversed(lost_in[node.thread]):
+            if node.parent > left:
+                break
+            node.parent = recorded.get(node.parent, node.parent)
 
 
 def _renewed(entry: Entry) -> Entry:
@@ -176,6 +209,7 @@ def _node(entry: Entry) -> Node:
         parent=entry.get("ctrl_deps", "int", int),
         schema=str(attributes.values.get("op_schema", "")),
         function_id=attributes.get("rf_id", "int", int, default=0),
+        thread=attributes.get("tid", "int", int, type(None)),
         backend=str(attributes.values.get("kernel_backend", "")),
         inputs=list(_tensors(entry, "inputs")),
         outputs=[one for part in _tensors(entry, "outputs") for one in part],

@@ -310,3 +310,35 @@ def test_a_list_may_have_fewer_strides_than_tensors(tmp_path):
     trace = imported(tmp_path, made)
     sizes = [trace.tensors[tensor].size_bytes for tensor in trace.kernels[0].inputs]
     assert sizes == [(2 * (half - 1) + 1) * FLOAT_BYTES, half * FLOAT_BYTES]
+
+
+def test_an_operator_that_an_exception_left_has_no_say_in_what_comes_after_it(tmp_path):
+    """Checkpointing stops the second forward pass in its last operator: PyTorch never writes that one.
+
+    It takes that operator for the innermost, then what was around it, though they have ended.
+    """
+    engine, nodes, around = "autograd::engine::evaluate_function: MmBackward0", [], 2
+    for start in (10, 110):
+        nodes.append(node(start, f"ProfilerStep#{start}", around))
+        outer = start
+        for one in (start + 1, start + 31):  # two micro-batches
+            nodes += [
+                product(one, outer, 10, 11, 12),
+                node(one + 1, engine, outer),
+                node(one + 2, "MmBackward0", one + 1),
+                product(one + 3, one + 2, 10, 11, 13),
+                # one + 4 is not written
+                product(one + 5, one + 4, 13, 11, 14),
+                product(one + 6, one + 4, 14, 11, 15),
+                node(one + 7, engine, one + 1),
+                product(one + 8, one + 7, 15, 11, 16),
+            ]
+            outer = one + 1  # has ended
+        nodes.append(node(start + 80, "Optimizer.step#SGD.step", outer))
+        nodes.append(product(start + 81, start + 80, 16, 11, 17))
+        around = start + 2  # one of the two that have ended has gone with the step
+    micro_batch = [Phase.FORWARD, *[Phase.BACKWARD] * 4]
+    for step in (10, 110):
+        trace = imported(tmp_path, *nodes, step=step)
+        assert trace.origin["step"] == f"{step} of 10, 110"
+        assert [kernel.phase for kernel in trace.kernels] == [*micro_batch * 2, Phase.OPTIMIZER]
