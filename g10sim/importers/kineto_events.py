@@ -258,6 +258,8 @@ class _Event(Entry):
         """Add what the event says; events of other kinds are passed over."""
         category, kind = str(self.values.get("cat")).lower(), self.values.get("ph")
         category = _EARLIER.get(category, category)
+        if category == _OPERATOR and str(self.values.get("name")).startswith(STEP):
+            category = _ANNOTATION  # before PyTorch 1.12
         if kind == "X" and category in _DEVICE:
             args = self._args()
             args.get("correlation", "an integer", int)

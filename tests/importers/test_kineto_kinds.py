@@ -303,12 +303,15 @@ def test_memory_of_hip_numbers_its_device_otherwise(tmp_path):
 
 def test_categories_of_earlier_profiles(tmp_path):
     made = two_products()
-    earlier = {"cpu_op": "Operator", "kernel": "Kernel", "cuda_runtime": "Runtime"}
+    made.step(2, 1000, 1000).operator("aten::mm", 1010, (1030, 70), allocates=0x3000)
+    earlier = {"cpu_op": "Operator", "user_annotation": "Operator", "kernel": "Kernel"}
+    earlier["cuda_runtime"] = "Runtime"
     for event in made.events:
         event["cat"] = earlier.get(event["cat"], event["cat"])
         if "Input Dims" in event["args"]:
             event["args"]["Input dims"] = event["args"].pop("Input Dims")
-    assert durations(imported(made, tmp_path)) == [100, 100]
+    assert durations(imported(made, tmp_path)) == [70]
+    assert durations(imported(made, tmp_path, step=1)) == [100, 100]
 
 
 @pytest.mark.parametrize("lacking", ["shapes", "memory"])
