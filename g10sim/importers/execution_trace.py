@@ -67,6 +67,7 @@ def import_execution_trace(
     forget_reads_of_nothing(operations)
     source = TimeSource.BYTES if profile is None else TimeSource.MEASURED
     if profile is not None:
+        profile.refuse_without_device(is_used=name != HOST)
         found = _measured(path, drafts, profile, account)
         operations = idle_between(found, account, keep_gaps=keep_gaps)
     elif price is not None:

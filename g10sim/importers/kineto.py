@@ -44,6 +44,7 @@ def import_kineto(
     and what is allowed.
     """
     account = Account()
+    profile.refuse_without_device()
     scope = scope_of(profile, process, device, step)
     _check_recorded(profile, scope, account, partial=partial)
     drafts = drafts_of(profile, scope, account)

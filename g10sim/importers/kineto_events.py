@@ -72,7 +72,7 @@ NANOSECONDS_PER_MICROSECOND = 1000
 _WHAT = "a profile of PyTorch"
 _OPERATOR, _ANNOTATION = "cpu_op", "user_annotation"
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_LAUNCHES = ("runtime", "driver")
+_LAUNCHES, _LAUNCH = ("runtime", "driver"), "Launch"
 _EARLIER = {"operator": _OPERATOR, "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 """Categories of profiles before PyTorch 1.12, in small letters, and those of today."""
 _MEMORY = "[memory]"
@@ -167,6 +167,17 @@ class Profile:
     device: list[Span] = field(default_factory=list)
     memory: list[MemoryEvent] = field(default_factory=list)
     unknown_types: dict[str, int] = field(default_factory=dict)
+
+    def refuse_without_device(self, *, is_used: bool = False) -> None:
+        """Raise TraceError if a device was used (``is_used``, or the profile says so), and nothing ran there.
+
+        Operators then take the time in which the host hands work on.
+        """
+        used = is_used or any(event.on_device for event in self.memory)
+        used = used or any(_LAUNCH in launch.name for found in self.launches.values() for launch in found)
+        if used and not self.device:
+            allowed = "a profile with its activities (ProfilerActivity.CUDA)"
+            raise TraceError.at(self.path, "work for a device, and nothing that ran there", allowed)
 
     def launch_of(self, event: Span) -> Span | None:
         """Return the launch of a device event: of several processes' with its number, the last before it."""

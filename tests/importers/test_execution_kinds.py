@@ -265,6 +265,16 @@ def test_a_pair_that_cannot_be_joined_says_which_ids_are_missing(tmp_path):
         imported(tmp_path, *nodes, profile=profile_of(tmp_path, [(3, "aten::mm"), (9, "aten::mm")]))
 
 
+def test_a_profile_of_the_host_alone_has_no_times_of_a_device(tmp_path):
+    profile = profile_of(tmp_path, [(3, "aten::mm")])
+    profile.device.clear()
+    profile.launches.clear()
+    with pytest.raises(TraceError, match="nothing that ran there; allowed: a profile with"):
+        imported(tmp_path, product(3, 2, 10, 11, 12), profile=profile)
+    on_host = node(3, "aten::mm", 2, [(10, 20), (11, 21)], [(12, 22)], MM, device="cpu")
+    assert imported(tmp_path, on_host, profile=profile).kernels[0].duration == 50_000
+
+
 def test_device_time_of_operators_that_write_nothing_is_left_out(tmp_path):
     nodes = [product(3, 2, 10, 11, 12), product(5, 2, 12, 11, 13)]
     profile = profile_of(tmp_path, [(3, "aten::mm"), (4, "aten::unknown"), (5, "aten::mm")])

@@ -314,6 +314,15 @@ def test_categories_of_earlier_profiles(tmp_path):
     assert durations(imported(made, tmp_path, step=1)) == [100, 100]
 
 
+@pytest.mark.parametrize("told_by", ["[memory]", "cudaLaunchKernel"])
+def test_work_for_a_device_of_which_nothing_is_recorded_is_refused(tmp_path, told_by):
+    """Its operators on the host are no measure: they only launch."""
+    made = two_products()
+    made.events = [event for event in made.events if event["cat"] == "cpu_op" or event["name"] == told_by]
+    with pytest.raises(TraceError, match="nothing that ran there; allowed: a profile with"):
+        imported(made, tmp_path, partial=True)
+
+
 @pytest.mark.parametrize("lacking", ["shapes", "memory"])
 def test_what_a_profile_lacks_is_refused_unless_partial(tmp_path, lacking):
     made = two_products()
