@@ -81,8 +81,8 @@ def _check_recorded(profile: Profile, scope: Scope, account: Account, *, partial
 
 
 def _with_outputs(drafts: Sequence[Draft], account: Account) -> list[Draft]:
-    """Return the kernels; of operators on the CPU only those that write what the file records."""
-    found = [draft for draft in drafts if draft.events or draft.operation.writes]
+    """Return the kernels; of operators on the CPU only those that write what the file records, or lists."""
+    found = [one for one in drafts if one.events or one.operation.writes or one.span.lacks_lists]
     lost = sum(draft.operation.duration_ns for draft in drafts) - sum(
         one.operation.duration_ns for one in found
     )
@@ -113,6 +113,11 @@ def _tell(account: Account, profile: Profile, memory: Memory, trace: Trace, draf
     if bare > _TOLD * account.imported_ns:
         share = bare / account.imported_ns
         account.notes.append(f"{share:.1%} of the time are kernels whose tensors the file does not name")
+    if unlisted := sum(draft.span.lacks_lists for draft in drafts):
+        account.notes.append(
+            f"{unlisted} kernels use lists of tensors that the file does not have: "
+            "PyTorch writes none of more than 30"
+        )
     if memory.given_buffers:
         account.facts.append(
             f"{memory.given_buffers} kernels allocate nothing: they write into their last argument (aten) "

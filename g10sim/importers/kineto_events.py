@@ -116,6 +116,7 @@ class Span:
 
     Times are nanoseconds; ``thread`` is (process, thread), of device events (device, stream). ``inputs`` are
     an operator's tensors, for each argument that has any which are not empty; ``place`` begins messages.
+    ``lacks_lists``: it has lists of tensors that are not written out, as no list of more than 30 is.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Span:
     args: Mapping[str, Any]
     inputs: tuple[tuple[Operand, ...], ...] = ()
     place: str = ""
+    lacks_lists: bool = False
 
     @property
     def duration_ns(self) -> int:
@@ -289,10 +291,13 @@ class _Event(Entry):
         elif kind == "i" and self.values.get("name") == _MEMORY:
             profile.memory.append(self._memory(self._args()))
 
-    def _span(self, args: Entry, inputs: tuple[tuple[Operand, ...], ...] = ()) -> Span:
-        start, duration = self._time_ns("ts"), self._time_ns("dur")
+    def _span(
+        self, args: Entry, inputs: tuple[tuple[Operand, ...], ...] = (), *, lacks_lists: bool = False
+    ) -> Span:
+        start = self._time_ns("ts")
+        end, thread = start + self._time_ns("dur"), self._thread()
         name = self.get("name", "a text", str)
-        return Span(name, start, start + duration, self._thread(), args.values, inputs, self.place)
+        return Span(name, start, end, thread, args.values, inputs, self.place, lacks_lists)
 
     def _operator(self, args: Entry, unknown: dict[str, int]) -> Span:
         values = args.values
@@ -318,7 +323,8 @@ class _Event(Entry):
             reaches = (_reach(part, step) for part, step in zip(parts, steps, strict=False))
             if operands := tuple(Operand(*one, item, is_whole) for one in reaches if one[0]):
                 found.append(operands)
-        return self._span(args, tuple(found))
+        lists = [shape for shape, kind in zip(shapes, types, strict=False) if kind == _LIST]
+        return self._span(args, tuple(found), lacks_lists=bool(lists) and not any(lists))
 
     def _memory(self, args: Entry) -> MemoryEvent:
         address, size, device = (args.get(key, "an integer", int) for key in ("Addr", "Bytes", "Device Type"))

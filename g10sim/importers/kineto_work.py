@@ -225,7 +225,7 @@ def _on_cpu(
             position not in busy
             and phase_of(names) is Phase.OPTIMIZER
             and _works(span)
-            and any(one.elements > 1 for argument in span.inputs for one in argument)
+            and (span.lacks_lists or any(one.elements > 1 for part in span.inputs for one in part))
         ):
             positions.append(position)
     found = _on_host([scope.operators[position] for position in positions])
@@ -243,17 +243,18 @@ def _on_host(operators: Sequence[Span]) -> list[Draft]:
     """Choose operators that do work themselves; those inside them are part of them."""
     nested = _nested(operators)
     inner = [0] * len(operators)
-    handed: list[set[int]] = [set() for _ in operators]
+    handed: list[set[int] | None] = [None] * len(operators)
     for position, span in enumerate(operators):
         for outer in nested[position][:1]:
             inner[outer] += span.duration_ns
         if _works(span):
             for outer in nested[position]:
-                handed[outer].update(_sizes(span))
+                handed[outer] = (handed[outer] or set()).union(_sizes(span))
     chosen: set[int] = set()
     for position, span in enumerate(operators):
         own = span.duration_ns - inner[position] >= _OWN_SHARE * span.duration_ns
-        own = own or not handed[position].issuperset(_sizes(span))
+        inside = handed[position]
+        own = own or inside is None or not inside.issuperset(_sizes(span))
         if _works(span) and own and not chosen.intersection(nested[position]):
             chosen.add(position)
     drafts = [_draft(operators[one], [operators[outer] for outer in nested[one]]) for one in sorted(chosen)]
