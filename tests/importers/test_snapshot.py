@@ -431,6 +431,15 @@ def test_what_is_in_use_is_compared_with_what_the_file_says(saved):
     ]
 
 
+def test_devices_of_which_there_are_marks_alone_have_no_history(saved):
+    """An earlier snapshot has left one on every device of the machine."""
+    marks = [event("snapshot", 0, 0, 5), event("user_defined", 0, 0, 6)]
+    found = read_snapshot(saved({"segments": [FREE], "device_traces": [WHOLE, marks]}))
+    assert (found.device, found.notes) == (0, ())
+    with pytest.raises(TraceError, match="found a history of devices none"):
+        read_snapshot(saved({"segments": [FREE], "device_traces": [marks]}))
+
+
 def test_other_devices_are_told(saved):
     both = {"segments": [FREE], "device_traces": [WHOLE, [event("alloc", 4096, 512)]]}
     notes = read_snapshot(saved(both), 0).notes
