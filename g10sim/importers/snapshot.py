@@ -168,7 +168,7 @@ def _pool(entry: Entry, key: str) -> Pool:
 
 
 def _has_memory(history: object) -> bool:
-    """Return whether a history has more than marks: each snapshot leaves one on all devices of the machine."""
+    """Return whether a history has more than marks: a snapshot leaves one on all devices of the machine."""
     if not isinstance(history, list):
         return bool(history)
     return any(not isinstance(one, dict) or one.get("action") not in _SILENT for one in history)

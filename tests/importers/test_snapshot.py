@@ -440,6 +440,15 @@ def test_devices_of_which_there_are_marks_alone_have_no_history(saved):
         read_snapshot(saved({"segments": [FREE], "device_traces": [marks]}))
 
 
+@pytest.mark.parametrize("data", [b"\x1f\x8b\x08", pickle.dumps(snapshot(), protocol=0)])
+def test_a_file_of_another_kind_is_refused_with_one_reason(tmp_path, data):
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(data)
+    with pytest.raises(TraceError) as refused:
+        read_snapshot(path)
+    assert str(refused.value).count("allowed: ") == 1
+
+
 def test_other_devices_are_told(saved):
     both = {"segments": [FREE], "device_traces": [WHOLE, [event("alloc", 4096, 512)]]}
     notes = read_snapshot(saved(both), 0).notes
