@@ -107,6 +107,12 @@ def _tell(account: Account, profile: Profile, memory: Memory, trace: Trace, draf
         if memory.unused_bytes:
             unused = rounded_bytes(memory.unused_bytes)
             account.facts.append(f"{unused} from before the step are used by no operator with shapes")
+    elif memory.from_before and profile.memory:
+        size = rounded_bytes(sum(one.size_bytes for one in memory.from_before))
+        account.notes.append(
+            f"{len(memory.from_before)} tensors from before the step ({size}) are told by their sizes alone, "
+            "and may be more or fewer: the file does not say what was allocated before it (Total Allocated)"
+        )
     bare = sum(
         one.duration_ns for one in (draft.operation for draft in drafts) if not (one.reads or one.writes)
     )

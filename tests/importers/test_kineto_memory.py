@@ -506,3 +506,16 @@ def test_an_operator_whose_lists_are_not_written_out_is_a_kernel_and_told(tmp_pa
     assert (trace.kernels[-1].name, trace.kernels[-1].duration) == ("_fused_adam_", 100_000)
     assert trace.kernels[-1].device is (Device.CPU if offloaded else Device.GPU)
     assert any(text.startswith("1 kernels use lists") for text in account_of(trace).warnings())
+
+
+@pytest.mark.parametrize("total", [None, 4 * MB])
+def test_tensors_from_before_are_told_where_nothing_says_how_much_was_there(tmp_path, total):
+    """One tensor that is updated twice, or two tensors of its size: the total decides."""
+    made = ProfileBuilder(total).step(1, 0, 9000)
+    operator(made, "aten::relu_", 100, [[1024, 1024]])
+    operator(made, "aten::relu_", 200, [[1024, 1024]])
+    operator(made, "aten::rand", 300, [], 0xA, 4 * MB)
+    found = [text for text in account_of(imported(made, tmp_path)).warnings() if "sizes alone" in text]
+    assert [text.partition(" are told")[0] for text in found] == [
+        "2 tensors from before the step (8.00 MiB)"
+    ] * (total is None)
