@@ -42,6 +42,7 @@ class Reason(StrEnum):
 
     GRAPHS = "graph launches without kernels"
     OUTPUTS = "operators without recorded outputs"
+    COMPILED = "compiled functions, of which the CPU does not record kernels"
     OUTSIDE = "outside the step"
     DEVICES = "other devices"
     COPIES = "copies"

@@ -17,7 +17,7 @@ from g10sim.importers.aten import short_name
 from g10sim.importers.execution_nodes import HOST, WHAT, Node, Storages, parents_of, read_nodes
 from g10sim.importers.kineto_events import STEP, Profile
 from g10sim.importers.kineto_steps import chosen_step, only
-from g10sim.importers.kineto_work import Draft, idle_between, take_times
+from g10sim.importers.kineto_work import COMPILED, Draft, compiled_ns, idle_between, take_times
 from g10sim.importers.operations import (
     BY_ITSELF,
     ByHand,
@@ -77,6 +77,10 @@ def import_execution_trace(
     for operation in operations:
         operation.time_source = source
     _tell_others(chosen.values(), name, account)
+    if name == HOST and any(node.name.startswith(COMPILED) for node in chosen.values()):
+        account.notes.append(
+            "kernels of compiled functions on the CPU are not recorded: the trace lacks them"
+        )
     account.facts.append(f"step: {words}")
     origin = {"source": "PyTorch execution trace", "time_source": source.value, "step": words}
     trace = build_trace(operations, path, model, batch_size, origin, by_hand=by_hand)
@@ -184,18 +188,20 @@ def _measured(
         raise TraceError(f"{profile.path}: {_missing_text(path, missing, len(kernels), bool(spans))}")
     drafts = [Draft(spans[node.function_id], [], operation) for node, operation in kernels]
     owners = [draft.span for draft in drafts]
+    start, end = min(span.start_ns for span in owners), max(span.end_ns for span in owners)
     for draft, events in zip(drafts, profile.device_times(owners), strict=True):
         draft.events = events
     if not profile.device:
         for draft in drafts:
             draft.operation.duration_ns = draft.span.duration_ns
             account.imported_ns += draft.span.duration_ns
+        near = [span for span in profile.operators if start <= span.end_ns and span.start_ns <= end]
+        account.leave_out(Reason.COMPILED, compiled_ns(near))
         return drafts
     for draft in drafts:
         if draft.operation.device is Device.CPU:
             draft.operation.duration_ns = draft.span.duration_ns
     take_times(drafts, account)
-    start, end = min(span.start_ns for span in owners), max(span.end_ns for span in owners)
     known = {id(event) for draft in drafts for event in draft.events}
     for event in profile.device:
         launch = profile.launch_of(event)

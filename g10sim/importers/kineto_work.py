@@ -18,6 +18,8 @@ from g10sim.trace.model import Device, Phase
 _OWN_SHARE = 0.5
 """An operator on the CPU with a smaller its own share time, which passes all its tensors to operators
 inside it, does no work itself."""
+COMPILED, _FUSED = ("Torch-Compiled Region", "CompiledFunction"), "cpp_fused"
+"""Beginnings of the names of what torch.compile runs, and a part of those of its kernels on the CPU."""
 _GRAPH, _WAIT = "GraphLaunch", "Synchronize"
 _SEQUENCE, _FORWARD_THREAD = "Sequence number", "Fwd thread id"
 TO_DEVICE, TO_HOST = ("HtoD", "HostToDevice"), ("DtoH", "DeviceToHost")
@@ -67,6 +69,7 @@ def drafts_of(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
     else:
         drafts = _on_host(scope.operators)
         account.imported_ns = sum(draft.operation.duration_ns for draft in drafts)
+        account.leave_out(Reason.COMPILED, compiled_ns(scope.operators))
     _tell_phases(drafts, scope)
     account.put_aside(Reason.OUTSIDE, scope.outside_ns)
     account.put_aside(Reason.DEVICES, scope.other_devices_ns)
@@ -84,6 +87,19 @@ def _tell_phases(drafts: Sequence[Draft], scope: Scope) -> None:
         ):
             phase = Phase.BACKWARD
         draft.operation.phase = phase
+
+
+def compiled_ns(operators: Sequence[Span]) -> int:
+    """Return the time in compiled functions that no operator inside them takes."""
+    own = {
+        position: span.duration_ns
+        for position, span in enumerate(operators)
+        if span.name.startswith(COMPILED) or _FUSED in span.name
+    }
+    for span, around in zip(operators, _nested(operators), strict=True):
+        if around and around[0] in own:
+            own[around[0]] -= span.duration_ns
+    return sum(max(time_ns, 0) for time_ns in own.values())
 
 
 def _nested(operators: Sequence[Span]) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """Execution traces as machines record them: schemas, threads, devices, compiled kernels, pairs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -273,6 +274,21 @@ def test_a_profile_of_the_host_alone_has_no_times_of_a_device(tmp_path):
         imported(tmp_path, product(3, 2, 10, 11, 12), profile=profile)
     on_host = node(3, "aten::mm", 2, [(10, 20), (11, 21)], [(12, 22)], MM, device="cpu")
     assert imported(tmp_path, on_host, profile=profile).kernels[0].duration == 50_000
+
+
+def test_compiled_functions_on_the_cpu_are_told(tmp_path):
+    region = "Torch-Compiled Region: 0/0"
+    on_host = node(4, "aten::mm", 3, [(10, 20), (11, 21)], [(12, 22)], MM, device="cpu")
+    profile = profile_of(tmp_path, [(4, "aten::mm")])
+    profile.device.clear()
+    profile.launches.clear()
+    profile.operators.insert(0, replace(profile.operators[0], name=region, start_ns=-10_000, args={}))
+    nodes = [node(3, region, 2), on_host]
+    account = account_of(imported(tmp_path, *nodes, profile=profile))
+    assert account.left_out == {Reason.COMPILED: 10_000}
+    assert any("compiled functions on the CPU" in note for note in account.notes)
+    assert account_of(imported(tmp_path, *nodes)).notes == account.notes
+    assert account_of(imported(tmp_path, node(3, region, 2), product(4, 3, 10, 11, 12))).notes == []
 
 
 def test_device_time_of_operators_that_write_nothing_is_left_out(tmp_path):
