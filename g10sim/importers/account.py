@@ -46,6 +46,7 @@ class Reason(StrEnum):
     OUTSIDE = "outside the step"
     DEVICES = "other devices"
     COPIES = "copies"
+    AROUND = "operators on the CPU around kernels"
     OVERLAP = "overlap"
     GAPS = "gaps"
 

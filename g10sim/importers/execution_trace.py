@@ -17,7 +17,7 @@ from g10sim.importers.aten import short_name
 from g10sim.importers.execution_nodes import HOST, WHAT, Node, Storages, parents_of, read_nodes
 from g10sim.importers.kineto_events import STEP, Profile
 from g10sim.importers.kineto_steps import chosen_step, only
-from g10sim.importers.kineto_work import COMPILED, Draft, compiled_ns, idle_between, take_times
+from g10sim.importers.kineto_work import COMPILED, Draft, account_for_host, idle_between, take_times
 from g10sim.importers.operations import (
     BY_ITSELF,
     ByHand,
@@ -194,9 +194,8 @@ def _measured(
     if not profile.device:
         for draft in drafts:
             draft.operation.duration_ns = draft.span.duration_ns
-            account.imported_ns += draft.span.duration_ns
         near = [span for span in profile.operators if start <= span.end_ns and span.start_ns <= end]
-        account.leave_out(Reason.COMPILED, compiled_ns(near))
+        account_for_host(near, sum(owner.duration_ns for owner in owners), account)
         return drafts
     for draft in drafts:
         if draft.operation.device is Device.CPU:

@@ -68,8 +68,7 @@ def drafts_of(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
         drafts = _on_device(profile, scope, account)
     else:
         drafts = _on_host(scope.operators)
-        account.imported_ns = sum(draft.operation.duration_ns for draft in drafts)
-        account.leave_out(Reason.COMPILED, compiled_ns(scope.operators))
+        account_for_host(scope.operators, sum(one.operation.duration_ns for one in drafts), account)
     _tell_phases(drafts, scope)
     account.put_aside(Reason.OUTSIDE, scope.outside_ns)
     account.put_aside(Reason.DEVICES, scope.other_devices_ns)
@@ -89,17 +88,25 @@ def _tell_phases(drafts: Sequence[Draft], scope: Scope) -> None:
         draft.operation.phase = phase
 
 
-def compiled_ns(operators: Sequence[Span]) -> int:
-    """Return the time in compiled functions that no operator inside them takes."""
+def account_for_host(operators: Sequence[Span], imported_ns: int, account: Account) -> None:
+    """Put the time of operators on the CPU into the account: of kernels, of compiled functions, of others.
+
+    The time of compiled functions is what no operator inside them takes.
+    """
+    whole_ns = 0
     own = {
         position: span.duration_ns
         for position, span in enumerate(operators)
         if span.name.startswith(COMPILED) or _FUSED in span.name
     }
     for span, around in zip(operators, _nested(operators), strict=True):
+        whole_ns += 0 if around else span.duration_ns
         if around and around[0] in own:
             own[around[0]] -= span.duration_ns
-    return sum(max(time_ns, 0) for time_ns in own.values())
+    compiled_ns = sum(max(time_ns, 0) for time_ns in own.values())
+    account.imported_ns = imported_ns
+    account.leave_out(Reason.COMPILED, compiled_ns)
+    account.put_aside(Reason.AROUND, max(whole_ns - imported_ns - compiled_ns, 0))
 
 
 def _nested(operators: Sequence[Span]) -> list[list[int]]:

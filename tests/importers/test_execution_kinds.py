@@ -282,10 +282,12 @@ def test_compiled_functions_on_the_cpu_are_told(tmp_path):
     profile = profile_of(tmp_path, [(4, "aten::mm")])
     profile.device.clear()
     profile.launches.clear()
-    profile.operators.insert(0, replace(profile.operators[0], name=region, start_ns=-10_000, args={}))
+    (product_span,) = profile.operators
+    for name, start, end in ((region, -10_000, 50_000), ("around", -20_000, 53_000)):
+        profile.operators.insert(0, replace(product_span, name=name, start_ns=start, end_ns=end, args={}))
     nodes = [node(3, region, 2), on_host]
     account = account_of(imported(tmp_path, *nodes, profile=profile))
-    assert account.left_out == {Reason.COMPILED: 10_000}
+    assert (account.left_out, account.aside) == ({Reason.COMPILED: 10_000}, {Reason.AROUND: 13_000})
     assert any("compiled functions on the CPU" in note for note in account.notes)
     assert account_of(imported(tmp_path, *nodes)).notes == account.notes
     assert account_of(imported(tmp_path, node(3, region, 2), product(4, 3, 10, 11, 12))).notes == []

@@ -324,14 +324,19 @@ def test_work_for_a_device_of_which_nothing_is_recorded_is_refused(tmp_path, tol
 
 
 def test_time_of_compiled_functions_on_the_cpu_is_left_out(tmp_path):
-    """A product of 20 us inside, a kernel that is named (30 us), and others that are not (50 us)."""
-    made = ProfileBuilder().span("cpu_op", "Torch-Compiled Region: 0/0", 100, 100)
+    """A product of 20 us inside, a kernel that is named (30 us), and others that are not (50 us).
+
+    What is around operators is told.
+    """
+    made = ProfileBuilder().span("cpu_op", "autograd::engine::evaluate_function: Mine", 90, 117)
+    made.span("cpu_op", "Torch-Compiled Region: 0/0", 100, 100)
     made.operator("aten::mm", 110, None).memory(115, 0x1000, 4 * MB, kind=0)
     made.span("cpu_op", "graph_0_cpp_fused_gelu_1", 140, 30)
     with pytest.raises(TraceError, match=r"80.0% of the step's device time .* compiled functions, of which"):
         imported(made, tmp_path)
     account = account_of(imported(made, tmp_path, partial=True))
     assert (account.imported_ns, account.left_out) == (20_000, {Reason.COMPILED: 80_000})
+    assert account.aside == {Reason.AROUND: 17_000}
 
 
 @pytest.mark.parametrize("lacking", ["shapes", "memory"])
