@@ -30,9 +30,9 @@ _REFERENCE = TypeAdapter(tuple[_Id, _Id, Whole, Whole, Whole, str])
 _SHAPE = TypeAdapter(Shape)
 _LISTS = TypeAdapter(tuple[list[Any], list[Any]])
 _COLUMNS = ("values", "types", "shapes")
-_TENSOR, _TENSORS = "Tensor(", "GenericList[Tensor("
+_TENSOR, _LIST = "Tensor(", "GenericList["
 _WHOLE = ("long", "int", "short", "char", "bool", "unsigned char", "signed char")
-_TRITON = "triton"
+_TRITON, _COLLECTIVE, _RECEIVE = "triton", "c10d::", "recv"
 HOST = "cpu"
 
 
@@ -81,10 +81,21 @@ class Node:
         """All tensors among the arguments."""
         return [one for part in self.inputs for one in part]
 
+    @property
+    def is_collective(self) -> bool:
+        """Return whether it communicates: no schema says that its first tensors are written to."""
+        return self.name.startswith(_COLLECTIVE)
+
+    @cached_property
+    def received(self) -> list[Reference]:
+        """Tensors among the arguments that a communication fills from others."""
+        first, *others = [*filter(None, self.inputs), ()]
+        return list(first) if self.is_collective and (any(others) or _RECEIVE in self.name) else []
+
     @cached_property
     def mutated(self) -> list[Reference]:
-        """Tensors among the arguments that the schema says are written to."""
-        return [one for _, part in self._marked for one in part]
+        """Tensors among the arguments that are written to, as the schema says."""
+        return self.received or [one for _, part in self._marked for one in part]
 
     @cached_property
     def filled(self) -> list[Reference]:
@@ -232,14 +243,22 @@ def _tensors(node: Entry, key: str) -> Iterator[tuple[Reference, ...]]:
             side.fail(f"type {shown(kind)}", "a text")
         if kind.startswith(_TENSOR):
             yield tuple(_reference(side, kind, value, shape, stride))
-        elif kind.startswith(_TENSORS):
-            values, shapes = side.fitting("list", (value, shape), _LISTS, "tensors, shapes and strides")
-            steps = stride if isinstance(stride, list) else [None] * len(values)
-            steps = steps + [None] * (len(values) - len(steps))
-            parts = zip(values, shapes, steps, strict=False)
-            yield tuple(one for part in parts for one in _reference(side, kind, *part))
+        elif kind.startswith(_LIST) and _TENSOR in kind:
+            yield tuple(_listed(side, kind.removeprefix(_LIST), value, shape, stride))
         else:
             yield ()
+
+
+def _listed(side: Entry, kind: str, value: Any, shape: Any, stride: Any) -> Iterator[Reference]:
+    """Yield the tensors of a list, and of the lists in it; ``kind`` is the type of what is in it."""
+    values, shapes = side.fitting("list", (value, shape), _LISTS, "tensors, shapes and strides")
+    steps = stride if isinstance(stride, list) else []
+    steps = steps + [None] * (len(values) - len(steps))
+    for part in zip(values, shapes, steps, strict=False):
+        if kind.startswith(_LIST):
+            yield from _listed(side, kind.removeprefix(_LIST), *part)
+        elif isinstance(part[0], list):  # a text where there is no tensor
+            yield from _reference(side, kind, *part)
 
 
 def _reference(side: Entry, kind: str, value: Any, shape: Any, stride: Any) -> Iterator[Reference]:
@@ -311,7 +330,7 @@ class Storages:
             for number, one in enumerate(inputs)
         }
         mutated = {one for one in node.mutated if one.device in places} | given
-        overwritten = mutated if node.name in OVERWRITING else given
+        overwritten = mutated if node.name in OVERWRITING or node.received else given
         node.reads = {found[one]: None for one in inputs if one not in overwritten}
         node.writes = {found[one]: None for one in inputs if one in mutated}
         for one in node.outputs:

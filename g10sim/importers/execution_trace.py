@@ -77,6 +77,7 @@ def import_execution_trace(
     for operation in operations:
         operation.time_source = source
     _tell_others(chosen.values(), name, account)
+    _tell_collectives(chosen.values(), account, is_priced=profile is None)
     if name == HOST and any(node.name.startswith(COMPILED) for node in chosen.values()):
         account.notes.append(
             "kernels of compiled functions on the CPU are not recorded: the trace lacks them"
@@ -126,6 +127,19 @@ def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:
             others[name] = others.get(name, 0) + bool(node.schema)
     for name, count in sorted(others.items()):
         account.facts.append(f"{count} operators on {name} are left out: --device {name} imports them")
+
+
+def _tell_collectives(nodes: Iterable[Node], account: Account, *, is_priced: bool) -> None:
+    """Tell of communications: the time of those that fill tensors, and that others are left out."""
+    found = [node for node in nodes if node.is_collective and node.arguments]
+    filling = sum(bool(node.received) for node in found)
+    if filling and is_priced:
+        account.notes.append(
+            f"{filling} collectives take the time of their bytes in the memory of one device"
+        )
+    if filling < len(found):
+        names = few(sorted({short_name(one.name) for one in found if not one.received}), _MOST_NAMED)
+        account.notes.append(f"{len(found) - filling} collectives are left out, which fill nothing: {names}")
 
 
 def _kernels(nodes: Mapping[int, Node]) -> list[Node]:

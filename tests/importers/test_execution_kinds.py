@@ -370,3 +370,30 @@ def test_an_operator_that_an_exception_left_has_no_say_in_what_comes_after_it(tm
         trace = imported(tmp_path, *nodes, step=step)
         assert trace.origin["step"] == f"{step} of 10, 110"
         assert [kernel.phase for kernel in trace.kernels] == [*micro_batch * 2, Phase.OPTIMIZER]
+
+
+def collective(number, name, *arguments):
+    """A communication of lists in lists of tensors, which no schema says are written to."""
+    made = node(number, f"c10d::{name}", 2, schema=f"c10d::{name}(Tensor[][] first) -> Work")
+    columns = [side(one, "cuda:0", "float") for one in arguments]
+    for key, last in (("values", "<None>"), ("shapes", []), ("strides", [])):
+        made["inputs"][key] = [[[*column[key], last]] for column in columns]
+    made["inputs"]["types"] = ["GenericList[GenericList[Tensor(float),None]]" for _ in columns]
+    return made
+
+
+def test_a_collective_that_fills_tensors_is_a_kernel_and_one_in_place_is_told(tmp_path):
+    """A gathered weight is made by nothing else."""
+    weight, shard, gradient = (12, 22), (10, 20), (15, 25)
+    empty = node(3, "aten::empty", 2, outputs=[weight], schema="aten::empty(int[] size) -> Tensor")
+    nodes = [empty, collective(4, "allgather_", [weight], [shard]), product(5, 2, 12, 11, 15),
+             collective(6, "allreduce_", [gradient]), collective(7, "recv_", [gradient])]  # fmt: skip
+    trace = imported(tmp_path, *nodes)
+    gathered, multiplied, received = trace.kernels
+    assert (gathered.name, gathered.inputs, gathered.outputs) == ("allgather_", (0,), (1,))
+    assert 1 in multiplied.inputs
+    assert received.inputs == ()
+    assert account_of(trace).notes == [
+        "2 collectives take the time of their bytes in the memory of one device",
+        "1 collectives are left out, which fill nothing: allreduce_",
+    ]
