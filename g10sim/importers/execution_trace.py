@@ -31,6 +31,8 @@ from g10sim.text import few
 from g10sim.trace.model import Device, TimeSource, Trace
 
 _MOST_NAMED = 5
+_NO_DEVICES = frozenset({HOST, "meta", ""})
+"""Names of no device: tensors on ``meta`` have shapes alone, as those with which torch.compile traces."""
 Price = Callable[[int], int]
 
 
@@ -57,7 +59,7 @@ def import_execution_trace(
     nodes = read_nodes(path)
     chosen, words = _step(path, nodes, step)
     devices = {one.device for node in chosen.values() for one in (*node.arguments, *node.outputs)}
-    name: str = only(path, "device", devices - {HOST, ""} or [HOST], device)
+    name: str = only(path, "device", devices - _NO_DEVICES or [HOST], device)
     Storages(name).follow(chosen, nodes)
     kernels = _kernels(chosen)
     if not kernels:
@@ -123,7 +125,7 @@ def _end(place: int, nodes: Mapping[int, Node], numbers: Sequence[int]) -> int:
 def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:
     others: dict[str, int] = {}
     for node in nodes:
-        for name in {one.device for one in (*node.arguments, *node.outputs)} - {device, HOST, ""}:
+        for name in {one.device for one in (*node.arguments, *node.outputs)} - _NO_DEVICES - {device}:
             others[name] = others.get(name, 0) + bool(node.schema)
     for name, count in sorted(others.items()):
         account.facts.append(f"{count} operators on {name} are left out: --device {name} imports them")

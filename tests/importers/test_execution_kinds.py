@@ -397,3 +397,15 @@ def test_a_collective_that_fills_tensors_is_a_kernel_and_one_in_place_is_told(tm
         "2 collectives take the time of their bytes in the memory of one device",
         "1 collectives are left out, which fill nothing: allreduce_",
     ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_tensors_of_shapes_alone_are_on_no_device(tmp_path, device):
+    """torch.compile traces with them, and models are built of them."""
+    nodes = []
+    for number, name, place in ((3, "addmm", "meta"), (4, "mm", device)):
+        inputs, outputs = [(10, 20, place), (11, 21, place)], [(number, 22, place)]
+        nodes.append(node(number, f"aten::{name}", 2, inputs, outputs, MM))
+    trace = imported(tmp_path, *nodes)
+    assert names(trace) == ["mm"]
+    assert account_of(trace).facts == ["step: all of the file: no step is marked"]
