@@ -175,7 +175,7 @@ class Profile:
 
         Operators then take the time in which the host hands work on.
         """
-        used = is_used or any(event.on_device for event in self.memory)
+        used = is_used or any(event.on_device and event.size_bytes > 0 for event in self.memory)
         used = used or any(_LAUNCH in launch.name for found in self.launches.values() for launch in found)
         if used and not self.device:
             allowed = "a profile with its activities (ProfilerActivity.CUDA)"

@@ -314,6 +314,12 @@ def test_categories_of_earlier_profiles(tmp_path):
     assert durations(imported(made, tmp_path, step=1)) == [100, 100]
 
 
+def test_a_release_of_a_devices_memory_is_no_work_for_it(tmp_path):
+    made = ProfileBuilder().operator("aten::mm", 10, None).memory(15, 0x1000, 4 * MB, kind=0)
+    made.memory(50, 0x9000, -4 * MB, kind=1)
+    assert durations(imported(made, tmp_path)) == [20]
+
+
 @pytest.mark.parametrize("told_by", ["[memory]", "cudaLaunchKernel"])
 def test_work_for_a_device_of_which_nothing_is_recorded_is_refused(tmp_path, told_by):
     """Its operators on the host are no measure: they only launch."""
