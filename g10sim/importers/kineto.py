@@ -69,8 +69,9 @@ def _check_recorded(profile: Profile, scope: Scope, account: Account, *, partial
     lacks = []
     if not any(key in span.args for span in scope.operators for key in ("Input Dims", "Input dims")):
         lacks.append(("operator with shapes", "record_shapes=True"))
-    if not profile.memory:
-        lacks.append(("memory events", "profile_memory=True"))
+    if not scope.memory:
+        what = "memory events" + (" of the device" if profile.memory else "")
+        lacks.append((what, "profile_memory=True"))
     for what, option in lacks:
         found = "no " + what
         if not partial:
@@ -107,7 +108,7 @@ def _tell(account: Account, profile: Profile, memory: Memory, trace: Trace, draf
         if memory.unused_bytes:
             unused = rounded_bytes(memory.unused_bytes)
             account.facts.append(f"{unused} from before the step are used by no operator with shapes")
-    elif memory.from_before and profile.memory:
+    elif memory.from_before:
         size = rounded_bytes(sum(one.size_bytes for one in memory.from_before))
         account.notes.append(
             f"{len(memory.from_before)} tensors from before the step ({size}) are told by their sizes alone, "

@@ -329,6 +329,19 @@ def test_work_for_a_device_of_which_nothing_is_recorded_is_refused(tmp_path, tol
         imported(made, tmp_path, partial=True)
 
 
+def test_memory_events_of_the_host_do_not_stand_for_those_of_the_device(tmp_path):
+    """An allocator that PyTorch's profiler does not know leaves no others."""
+    made = two_products()
+    for event in made.events:
+        if event["name"] == "[memory]":
+            event["args"]["Device Type"] = 0
+    with pytest.raises(
+        TraceError, match="no memory events of the device; allowed: a profile with"
+    ):
+        imported(made, tmp_path)
+    assert durations(imported(made, tmp_path, partial=True)) == [100, 100]
+
+
 def test_time_of_compiled_functions_on_the_cpu_is_left_out(tmp_path):
     """A product of 20 us inside, a kernel that is named (30 us), and others that are not (50 us).
 
