@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,7 +76,7 @@ _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _LAUNCHES, _LAUNCH = ("runtime", "driver"), "Launch"
 _EARLIER = {"operator": _OPERATOR, "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 """Categories of profiles before PyTorch 1.12, in small letters, and those of today."""
-_MEMORY = "[memory]"
+_MEMORY, _DIGITS = "[memory]", re.compile("[0-9]{1,20}")
 _LATEST_MICROSECONDS = 10**18
 _DIMS, _STRIDES, _TYPES = ("Input Dims", "Input dims"), "Input Strides", "Input type"
 _ITEM_BYTES = {
@@ -343,8 +344,12 @@ class _Event(Entry):
         return round(number * NANOSECONDS_PER_MICROSECOND)
 
     def _thread(self) -> Thread:
-        allowed = "a number or a text"
-        return self.get("pid", allowed, int, str), self.get("tid", allowed, int, str)
+        return self._number("pid"), self._number("tid")
+
+    def _number(self, key: str) -> Any:
+        """Return an id: a text of digits, as some events of older files have it, is the number."""
+        found = self.get(key, "a number or a text", int, str)
+        return int(found) if isinstance(found, str) and _DIGITS.fullmatch(found) else found
 
     def _args(self) -> Entry:
         return Entry(self.get("args", "an object", dict, default={}), self.place)

@@ -329,15 +329,25 @@ def test_work_for_a_device_of_which_nothing_is_recorded_is_refused(tmp_path, tol
         imported(made, tmp_path, partial=True)
 
 
+@pytest.mark.parametrize("key", ["pid", "tid"])
+@pytest.mark.parametrize("category", ["cpu_op", "cuda_runtime", "cpu_instant_event", "user_annotation"])
+def test_ids_that_are_texts_are_the_same_as_numbers(tmp_path, category, key):
+    made = two_products().step(2, 1000, 9)
+    for event in made.events:
+        if event["cat"] == category:
+            event[key] = str(event[key])
+    trace = imported(made, tmp_path)
+    assert (names(trace), trace.origin["step"]) == (["mm", "mm"], "1 of 1 (2 without operators)")
+    assert [len(kernel.inputs) + len(kernel.outputs) for kernel in trace.kernels] == [3, 3]
+
+
 def test_memory_events_of_the_host_do_not_stand_for_those_of_the_device(tmp_path):
     """An allocator that PyTorch's profiler does not know leaves no others."""
     made = two_products()
     for event in made.events:
         if event["name"] == "[memory]":
             event["args"]["Device Type"] = 0
-    with pytest.raises(
-        TraceError, match="no memory events of the device; allowed: a profile with"
-    ):
+    with pytest.raises(TraceError, match="no memory events of the device; allowed: a profile with"):
         imported(made, tmp_path)
     assert durations(imported(made, tmp_path, partial=True)) == [100, 100]
 
