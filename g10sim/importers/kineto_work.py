@@ -129,7 +129,8 @@ def _draft(span: Span, around: list[Span], events: Sequence[Span] = (), *, name:
 def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
     """Give every device event to the operator that launched it, or make it its own kernel.
 
-    Kernels of a graph are kernels of the trace, each by its name.
+    Kernels of a graph are kernels of the trace, each by its name. So are those after the first one that a
+    compiled function launches itself, as before PyTorch 2.2.
     """
     operators, nested = scope.operators, _nested(scope.operators)
     owner_at = innermost(operators)
@@ -145,6 +146,8 @@ def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
             drafts.append(_draft(launch, around, [event], name=event.name))
         elif owner is None:
             drafts.append(_draft(launch or event, [], [event], name=event.name))
+        elif owner in by_operator and launch and operators[owner].name.startswith(COMPILED):
+            drafts.append(_draft(launch, around, [event], name=event.name))
         elif owner in by_operator:
             by_operator[owner].events.append(event)
         else:

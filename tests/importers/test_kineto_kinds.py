@@ -352,6 +352,17 @@ def test_memory_events_of_the_host_do_not_stand_for_those_of_the_device(tmp_path
     assert durations(imported(made, tmp_path, partial=True)) == [100, 100]
 
 
+def test_kernels_of_a_compiled_function_are_between_the_operators_that_it_calls(tmp_path):
+    made = ProfileBuilder().step(1, 0, 1000).operator("CompiledFunction", 10, (40, 5), allocates=0x1000)
+    made.events[-3]["dur"] = 300
+    made.operator("aten::mm", 100, (120, 100), allocates=0x2000)
+    made.memory(200, 0x3000, 4 * MB).launch(210, [("triton_poi_fused_gelu", 230, 7)])
+    trace = imported(made, tmp_path)
+    assert names(trace) == ["CompiledFunction", "mm", "triton_poi_fused_gelu"]
+    assert durations(trace) == [5, 100, 7]
+    assert [len(kernel.outputs) for kernel in trace.kernels] == [1, 1, 1]
+
+
 def test_time_of_compiled_functions_on_the_cpu_is_left_out(tmp_path):
     """A product of 20 us inside, a kernel that is named (30 us), and others that are not (50 us).
 
