@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, G10SimError
 from g10sim.text import inert
 
 _FIELD = "sha256"
@@ -108,14 +108,14 @@ def writing(path: Path | str, error: type[Exception], allowed: str = "a writable
 def reading(path: Path, error: type[Exception], allowed: str, form: str = "") -> Iterator[None]:
     """Turn an OSError of the block, which reads ``path``, into ``error`` with a message about it.
 
-    With the name of a form, such as JSON, turn the errors of its readers, too.
+    With the name of a form, such as JSON, turn the errors of its readers, too; errors of ours stay.
     """
     try:
         yield
     except OSError as found:
         raise error(f"{path}: cannot be read: {found.strerror or found}; allowed: {allowed}") from found
     except (ValueError, RecursionError) as found:
-        if not form:
+        if not form or isinstance(found, G10SimError):
             raise
         raise error(f"{path}: found no {form} ({found}); allowed: {allowed}") from found
 

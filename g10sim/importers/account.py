@@ -42,9 +42,11 @@ class Reason(StrEnum):
 
     GRAPHS = "graph launches without kernels"
     OUTPUTS = "operators without recorded outputs"
+    COMPILED = "compiled functions, of which the CPU does not record kernels"
     OUTSIDE = "outside the step"
     DEVICES = "other devices"
     COPIES = "copies"
+    AROUND = "operators on the CPU around kernels"
     OVERLAP = "overlap"
     GAPS = "gaps"
 

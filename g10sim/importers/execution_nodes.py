@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,9 +30,9 @@ _REFERENCE = TypeAdapter(tuple[_Id, _Id, Whole, Whole, Whole, str])
 _SHAPE = TypeAdapter(Shape)
 _LISTS = TypeAdapter(tuple[list[Any], list[Any]])
 _COLUMNS = ("values", "types", "shapes")
-_TENSOR, _TENSORS = "Tensor(", "GenericList[Tensor("
+_TENSOR, _LIST = "Tensor(", "GenericList["
 _WHOLE = ("long", "int", "short", "char", "bool", "unsigned char", "signed char")
-_TRITON = "triton"
+_TRITON, _COLLECTIVE, _RECEIVE = "triton", "c10d::", "recv"
 HOST = "cpu"
 
 
@@ -63,6 +64,7 @@ class Node:
     parent: int
     schema: str
     function_id: int
+    thread: object
     backend: str
     inputs: list[tuple[Reference, ...]]
     outputs: list[Reference]
@@ -79,10 +81,21 @@ class Node:
         """All tensors among the arguments."""
         return [one for part in self.inputs for one in part]
 
+    @property
+    def is_collective(self) -> bool:
+        """Return whether it communicates: no schema says that its first tensors are written to."""
+        return self.name.startswith(_COLLECTIVE)
+
+    @cached_property
+    def received(self) -> list[Reference]:
+        """Tensors among the arguments that a communication fills from others."""
+        first, *others = [*filter(None, self.inputs), ()]
+        return list(first) if self.is_collective and (any(others) or _RECEIVE in self.name) else []
+
     @cached_property
     def mutated(self) -> list[Reference]:
-        """Tensors among the arguments that the schema says are written to."""
-        return [one for _, part in self._marked for one in part]
+        """Tensors among the arguments that are written to, as the schema says."""
+        return self.received or [one for _, part in self._marked for one in part]
 
     @cached_property
     def filled(self) -> list[Reference]:
@@ -138,7 +151,7 @@ def read_nodes(path: Path) -> dict[int, Node]:
         raise TraceError.at(
             f"{path}: schema", shown(schema), f"one with '{_SCHEMA}' (of PyTorch), or {_FIRST_SCHEMA}"
         )
-    nodes = {}
+    nodes: dict[int, Node] = {}
     for number, values in enumerate(entries):
         entry = Entry(values, f"{path}: node number {number}")
         entry.place = f"{path}: node {shown(entry.values.get('id', 'without id'))}"
@@ -150,7 +163,38 @@ def read_nodes(path: Path) -> dict[int, Node]:
         if node.parent > node.id:
             entry.fail(f"ctrl_deps {node.parent}", "a node that started before, or the node itself")
         nodes[node.id] = node
-    return dict(sorted(nodes.items()))
+    nodes = dict(sorted(nodes.items()))
+    _mend_parents(nodes)
+    return nodes
+
+
+def _mend_parents(nodes: dict[int, Node]) -> None:
+    """Give nodes their parents where an operator before them was left by an exception.
+
+    Checkpointing leaves the last operator of a block so. PyTorch does not write such an operator, and takes
+    the latest node from before it that has not ended yet for one level more than there is, until the end.
+    """
+    recorded = {node.id: node.parent for node in nodes.values()}
+    earliest: dict[object, int] = {}
+    lost = set()
+    for node in reversed(nodes.values()):
+        if node.parent not in nodes and earliest.get(node.thread, node.parent) < node.parent:
+            lost.add(node.parent)  # it is the parent of some nodes, and not of what comes after them
+        earliest[node.thread] = min(earliest.get(node.thread, node.parent), node.parent)
+    lost_in: defaultdict[object, list[int]] = defaultdict(list)
+    latest: dict[object, int] = {}
+    for node in nodes.values() if lost else ():
+        if node.parent in lost and node.parent not in recorded:
+            around = latest.get(node.thread, node.parent)
+            while around in nodes and nodes[around].schema and recorded[around] != around:
+                around = recorded[around]
+            recorded[node.parent] = around
+            lost_in[node.thread].append(node.parent)
+        latest[node.thread] = node.id
+        for left in reversed(lost_in[node.thread]):
+            if node.parent > left:
+                break
+            node.parent = recorded.get(node.parent, node.parent)
 
 
 def _renewed(entry: Entry) -> Entry:
@@ -176,6 +220,7 @@ def _node(entry: Entry) -> Node:
         parent=entry.get("ctrl_deps", "int", int),
         schema=str(attributes.values.get("op_schema", "")),
         function_id=attributes.get("rf_id", "int", int, default=0),
+        thread=attributes.get("tid", "int", int, type(None)),
         backend=str(attributes.values.get("kernel_backend", "")),
         inputs=list(_tensors(entry, "inputs")),
         outputs=[one for part in _tensors(entry, "outputs") for one in part],
@@ -198,14 +243,22 @@ def _tensors(node: Entry, key: str) -> Iterator[tuple[Reference, ...]]:
             side.fail(f"type {shown(kind)}", "a text")
         if kind.startswith(_TENSOR):
             yield tuple(_reference(side, kind, value, shape, stride))
-        elif kind.startswith(_TENSORS):
-            values, shapes = side.fitting("list", (value, shape), _LISTS, "tensors, shapes and strides")
-            steps = stride if isinstance(stride, list) else [None] * len(values)
-            steps = steps + [None] * (len(values) - len(steps))
-            parts = zip(values, shapes, steps, strict=False)
-            yield tuple(one for part in parts for one in _reference(side, kind, *part))
+        elif kind.startswith(_LIST) and _TENSOR in kind:
+            yield tuple(_listed(side, kind.removeprefix(_LIST), value, shape, stride))
         else:
             yield ()
+
+
+def _listed(side: Entry, kind: str, value: Any, shape: Any, stride: Any) -> Iterator[Reference]:
+    """Yield the tensors of a list, and of the lists in it; ``kind`` is the type of what is in it."""
+    values, shapes = side.fitting("list", (value, shape), _LISTS, "tensors, shapes and strides")
+    steps = stride if isinstance(stride, list) else []
+    steps = steps + [None] * (len(values) - len(steps))
+    for part in zip(values, shapes, steps, strict=False):
+        if kind.startswith(_LIST):
+            yield from _listed(side, kind.removeprefix(_LIST), *part)
+        elif isinstance(part[0], list):  # a text where there is no tensor
+            yield from _reference(side, kind, *part)
 
 
 def _reference(side: Entry, kind: str, value: Any, shape: Any, stride: Any) -> Iterator[Reference]:
@@ -277,7 +330,7 @@ class Storages:
             for number, one in enumerate(inputs)
         }
         mutated = {one for one in node.mutated if one.device in places} | given
-        overwritten = mutated if node.name in OVERWRITING else given
+        overwritten = mutated if node.name in OVERWRITING or node.received else given
         node.reads = {found[one]: None for one in inputs if one not in overwritten}
         node.writes = {found[one]: None for one in inputs if one in mutated}
         for one in node.outputs:

@@ -17,7 +17,7 @@ from g10sim.importers.aten import short_name
 from g10sim.importers.execution_nodes import HOST, WHAT, Node, Storages, parents_of, read_nodes
 from g10sim.importers.kineto_events import STEP, Profile
 from g10sim.importers.kineto_steps import chosen_step, only
-from g10sim.importers.kineto_work import Draft, idle_between, take_times
+from g10sim.importers.kineto_work import COMPILED, Draft, account_for_host, idle_between, take_times
 from g10sim.importers.operations import (
     BY_ITSELF,
     ByHand,
@@ -31,6 +31,8 @@ from g10sim.text import few
 from g10sim.trace.model import Device, TimeSource, Trace
 
 _MOST_NAMED = 5
+_NO_DEVICES = frozenset({HOST, "meta", ""})
+"""Names of no device: tensors on ``meta`` have shapes alone, as those with which torch.compile traces."""
 Price = Callable[[int], int]
 
 
@@ -57,7 +59,7 @@ def import_execution_trace(
     nodes = read_nodes(path)
     chosen, words = _step(path, nodes, step)
     devices = {one.device for node in chosen.values() for one in (*node.arguments, *node.outputs)}
-    name: str = only(path, "device", devices - {HOST, ""} or [HOST], device)
+    name: str = only(path, "device", devices - _NO_DEVICES or [HOST], device)
     Storages(name).follow(chosen, nodes)
     kernels = _kernels(chosen)
     if not kernels:
@@ -67,6 +69,7 @@ def import_execution_trace(
     forget_reads_of_nothing(operations)
     source = TimeSource.BYTES if profile is None else TimeSource.MEASURED
     if profile is not None:
+        profile.refuse_without_device(is_used=name != HOST)
         found = _measured(path, drafts, profile, account)
         operations = idle_between(found, account, keep_gaps=keep_gaps)
     elif price is not None:
@@ -76,6 +79,11 @@ def import_execution_trace(
     for operation in operations:
         operation.time_source = source
     _tell_others(chosen.values(), name, account)
+    _tell_collectives(chosen.values(), account, is_priced=profile is None)
+    if name == HOST and any(node.name.startswith(COMPILED) for node in chosen.values()):
+        account.notes.append(
+            "kernels of compiled functions on the CPU are not recorded: the trace lacks them"
+        )
     account.facts.append(f"step: {words}")
     origin = {"source": "PyTorch execution trace", "time_source": source.value, "step": words}
     trace = build_trace(operations, path, model, batch_size, origin, by_hand=by_hand)
@@ -117,10 +125,23 @@ def _end(place: int, nodes: Mapping[int, Node], numbers: Sequence[int]) -> int:
 def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:
     others: dict[str, int] = {}
     for node in nodes:
-        for name in {one.device for one in (*node.arguments, *node.outputs)} - {device, HOST, ""}:
+        for name in {one.device for one in (*node.arguments, *node.outputs)} - _NO_DEVICES - {device}:
             others[name] = others.get(name, 0) + bool(node.schema)
     for name, count in sorted(others.items()):
         account.facts.append(f"{count} operators on {name} are left out: --device {name} imports them")
+
+
+def _tell_collectives(nodes: Iterable[Node], account: Account, *, is_priced: bool) -> None:
+    """Tell of communications: the time of those that fill tensors, and that others are left out."""
+    found = [node for node in nodes if node.is_collective and node.arguments]
+    filling = sum(bool(node.received) for node in found)
+    if filling and is_priced:
+        account.notes.append(
+            f"{filling} collectives take the time of their bytes in the memory of one device"
+        )
+    if filling < len(found):
+        names = few(sorted({short_name(one.name) for one in found if not one.received}), _MOST_NAMED)
+        account.notes.append(f"{len(found) - filling} collectives are left out, which fill nothing: {names}")
 
 
 def _kernels(nodes: Mapping[int, Node]) -> list[Node]:
@@ -183,18 +204,19 @@ def _measured(
         raise TraceError(f"{profile.path}: {_missing_text(path, missing, len(kernels), bool(spans))}")
     drafts = [Draft(spans[node.function_id], [], operation) for node, operation in kernels]
     owners = [draft.span for draft in drafts]
+    start, end = min(span.start_ns for span in owners), max(span.end_ns for span in owners)
     for draft, events in zip(drafts, profile.device_times(owners), strict=True):
         draft.events = events
     if not profile.device:
         for draft in drafts:
             draft.operation.duration_ns = draft.span.duration_ns
-            account.imported_ns += draft.span.duration_ns
+        near = [span for span in profile.operators if start <= span.end_ns and span.start_ns <= end]
+        account_for_host(near, sum(owner.duration_ns for owner in owners), account)
         return drafts
     for draft in drafts:
         if draft.operation.device is Device.CPU:
             draft.operation.duration_ns = draft.span.duration_ns
     take_times(drafts, account)
-    start, end = min(span.start_ns for span in owners), max(span.end_ns for span in owners)
     known = {id(event) for draft in drafts for event in draft.events}
     for event in profile.device:
         launch = profile.launch_of(event)

@@ -44,6 +44,7 @@ def import_kineto(
     and what is allowed.
     """
     account = Account()
+    profile.refuse_without_device()
     scope = scope_of(profile, process, device, step)
     _check_recorded(profile, scope, account, partial=partial)
     drafts = drafts_of(profile, scope, account)
@@ -68,8 +69,9 @@ def _check_recorded(profile: Profile, scope: Scope, account: Account, *, partial
     lacks = []
     if not any(key in span.args for span in scope.operators for key in ("Input Dims", "Input dims")):
         lacks.append(("operator with shapes", "record_shapes=True"))
-    if not profile.memory:
-        lacks.append(("memory events", "profile_memory=True"))
+    if not scope.memory:
+        what = "memory events" + (" of the device" if profile.memory else "")
+        lacks.append((what, "profile_memory=True"))
     for what, option in lacks:
         found = "no " + what
         if not partial:
@@ -80,8 +82,8 @@ def _check_recorded(profile: Profile, scope: Scope, account: Account, *, partial
 
 
 def _with_outputs(drafts: Sequence[Draft], account: Account) -> list[Draft]:
-    """Return the kernels; of operators on the CPU only those that write what the file records."""
-    found = [draft for draft in drafts if draft.events or draft.operation.writes]
+    """Return the kernels; of operators on the CPU only those that write what the file records, or lists."""
+    found = [one for one in drafts if one.events or one.operation.writes or one.span.lacks_lists]
     lost = sum(draft.operation.duration_ns for draft in drafts) - sum(
         one.operation.duration_ns for one in found
     )
@@ -106,12 +108,23 @@ def _tell(account: Account, profile: Profile, memory: Memory, trace: Trace, draf
         if memory.unused_bytes:
             unused = rounded_bytes(memory.unused_bytes)
             account.facts.append(f"{unused} from before the step are used by no operator with shapes")
+    elif memory.from_before:
+        size = rounded_bytes(sum(one.size_bytes for one in memory.from_before))
+        account.notes.append(
+            f"{len(memory.from_before)} tensors from before the step ({size}) are told by their sizes alone, "
+            "and may be more or fewer: the file does not say what was allocated before it (Total Allocated)"
+        )
     bare = sum(
         one.duration_ns for one in (draft.operation for draft in drafts) if not (one.reads or one.writes)
     )
     if bare > _TOLD * account.imported_ns:
         share = bare / account.imported_ns
         account.notes.append(f"{share:.1%} of the time are kernels whose tensors the file does not name")
+    if unlisted := sum(draft.span.lacks_lists for draft in drafts):
+        account.notes.append(
+            f"{unlisted} kernels use lists of tensors that the file does not have: "
+            "PyTorch writes none of more than 30"
+        )
     if memory.given_buffers:
         account.facts.append(
             f"{memory.given_buffers} kernels allocate nothing: they write into their last argument (aten) "

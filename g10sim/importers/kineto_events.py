@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,10 +73,10 @@ NANOSECONDS_PER_MICROSECOND = 1000
 _WHAT = "a profile of PyTorch"
 _OPERATOR, _ANNOTATION = "cpu_op", "user_annotation"
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_LAUNCHES = ("runtime", "driver")
+_LAUNCHES, _LAUNCH = ("runtime", "driver"), "Launch"
 _EARLIER = {"operator": _OPERATOR, "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 """Categories of profiles before PyTorch 1.12, in small letters, and those of today."""
-_MEMORY = "[memory]"
+_MEMORY, _DIGITS = "[memory]", re.compile("[0-9]{1,20}")
 _LATEST_MICROSECONDS = 10**18
 _DIMS, _STRIDES, _TYPES = ("Input Dims", "Input dims"), "Input Strides", "Input type"
 _ITEM_BYTES = {
@@ -116,6 +117,7 @@ class Span:
 
     Times are nanoseconds; ``thread`` is (process, thread), of device events (device, stream). ``inputs`` are
     an operator's tensors, for each argument that has any which are not empty; ``place`` begins messages.
+    ``lacks_lists``: it has lists of tensors that are not written out, as no list of more than 30 is.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Span:
     args: Mapping[str, Any]
     inputs: tuple[tuple[Operand, ...], ...] = ()
     place: str = ""
+    lacks_lists: bool = False
 
     @property
     def duration_ns(self) -> int:
@@ -167,6 +170,17 @@ class Profile:
     device: list[Span] = field(default_factory=list)
     memory: list[MemoryEvent] = field(default_factory=list)
     unknown_types: dict[str, int] = field(default_factory=dict)
+
+    def refuse_without_device(self, *, is_used: bool = False) -> None:
+        """Raise TraceError if a device was used (``is_used``, or the profile says so), and nothing ran there.
+
+        Operators then take the time in which the host hands work on.
+        """
+        used = is_used or any(event.on_device and event.size_bytes > 0 for event in self.memory)
+        used = used or any(_LAUNCH in launch.name for found in self.launches.values() for launch in found)
+        if used and not self.device:
+            allowed = "a profile with its activities (ProfilerActivity.CUDA)"
+            raise TraceError.at(self.path, "work for a device, and nothing that ran there", allowed)
 
     def launch_of(self, event: Span) -> Span | None:
         """Return the launch of a device event: of several processes' with its number, the last before it."""
@@ -258,6 +272,8 @@ class _Event(Entry):
         """Add what the event says; events of other kinds are passed over."""
         category, kind = str(self.values.get("cat")).lower(), self.values.get("ph")
         category = _EARLIER.get(category, category)
+        if category == _OPERATOR and str(self.values.get("name")).startswith(STEP):
+            category = _ANNOTATION  # before PyTorch 1.12
         if kind == "X" and category in _DEVICE:
             args = self._args()
             args.get("correlation", "an integer", int)
@@ -276,10 +292,13 @@ class _Event(Entry):
         elif kind == "i" and self.values.get("name") == _MEMORY:
             profile.memory.append(self._memory(self._args()))
 
-    def _span(self, args: Entry, inputs: tuple[tuple[Operand, ...], ...] = ()) -> Span:
-        start, duration = self._time_ns("ts"), self._time_ns("dur")
+    def _span(
+        self, args: Entry, inputs: tuple[tuple[Operand, ...], ...] = (), *, lacks_lists: bool = False
+    ) -> Span:
+        start = self._time_ns("ts")
+        end, thread = start + self._time_ns("dur"), self._thread()
         name = self.get("name", "a text", str)
-        return Span(name, start, start + duration, self._thread(), args.values, inputs, self.place)
+        return Span(name, start, end, thread, args.values, inputs, self.place, lacks_lists)
 
     def _operator(self, args: Entry, unknown: dict[str, int]) -> Span:
         values = args.values
@@ -305,7 +324,8 @@ class _Event(Entry):
             reaches = (_reach(part, step) for part, step in zip(parts, steps, strict=False))
             if operands := tuple(Operand(*one, item, is_whole) for one in reaches if one[0]):
                 found.append(operands)
-        return self._span(args, tuple(found))
+        lists = [shape for shape, kind in zip(shapes, types, strict=False) if kind == _LIST]
+        return self._span(args, tuple(found), lacks_lists=bool(lists) and not any(lists))
 
     def _memory(self, args: Entry) -> MemoryEvent:
         address, size, device = (args.get(key, "an integer", int) for key in ("Addr", "Bytes", "Device Type"))
@@ -324,8 +344,12 @@ class _Event(Entry):
         return round(number * NANOSECONDS_PER_MICROSECOND)
 
     def _thread(self) -> Thread:
-        allowed = "a number or a text"
-        return self.get("pid", allowed, int, str), self.get("tid", allowed, int, str)
+        return self._number("pid"), self._number("tid")
+
+    def _number(self, key: str) -> Any:
+        """Return an id: a text of digits, as some events of older files have it, is the number."""
+        found = self.get(key, "a number or a text", int, str)
+        return int(found) if isinstance(found, str) and _DIGITS.fullmatch(found) else found
 
     def _args(self) -> Entry:
         return Entry(self.get("args", "an object", dict, default={}), self.place)

@@ -18,6 +18,8 @@ from g10sim.trace.model import Device, Phase
 _OWN_SHARE = 0.5
 """An operator on the CPU with a smaller its own share time, which passes all its tensors to operators
 inside it, does no work itself."""
+COMPILED, _FUSED = ("Torch-Compiled Region", "CompiledFunction"), "cpp_fused"
+"""Beginnings of the names of what torch.compile runs, and a part of those of its kernels on the CPU."""
 _GRAPH, _WAIT = "GraphLaunch", "Synchronize"
 _SEQUENCE, _FORWARD_THREAD = "Sequence number", "Fwd thread id"
 TO_DEVICE, TO_HOST = ("HtoD", "HostToDevice"), ("DtoH", "DeviceToHost")
@@ -66,7 +68,7 @@ def drafts_of(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
         drafts = _on_device(profile, scope, account)
     else:
         drafts = _on_host(scope.operators)
-        account.imported_ns = sum(draft.operation.duration_ns for draft in drafts)
+        account_for_host(scope.operators, sum(one.operation.duration_ns for one in drafts), account)
     _tell_phases(drafts, scope)
     account.put_aside(Reason.OUTSIDE, scope.outside_ns)
     account.put_aside(Reason.DEVICES, scope.other_devices_ns)
@@ -84,6 +86,27 @@ def _tell_phases(drafts: Sequence[Draft], scope: Scope) -> None:
         ):
             phase = Phase.BACKWARD
         draft.operation.phase = phase
+
+
+def account_for_host(operators: Sequence[Span], imported_ns: int, account: Account) -> None:
+    """Put the time of operators on the CPU into the account: of kernels, of compiled functions, of others.
+
+    The time of compiled functions is what no operator inside them takes.
+    """
+    whole_ns = 0
+    own = {
+        position: span.duration_ns
+        for position, span in enumerate(operators)
+        if span.name.startswith(COMPILED) or _FUSED in span.name
+    }
+    for span, around in zip(operators, _nested(operators), strict=True):
+        whole_ns += 0 if around else span.duration_ns
+        if around and around[0] in own:
+            own[around[0]] -= span.duration_ns
+    compiled_ns = sum(max(time_ns, 0) for time_ns in own.values())
+    account.imported_ns = imported_ns
+    account.leave_out(Reason.COMPILED, compiled_ns)
+    account.put_aside(Reason.AROUND, max(whole_ns - imported_ns - compiled_ns, 0))
 
 
 def _nested(operators: Sequence[Span]) -> list[list[int]]:
@@ -106,7 +129,8 @@ def _draft(span: Span, around: list[Span], events: Sequence[Span] = (), *, name:
 def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
     """Give every device event to the operator that launched it, or make it its own kernel.
 
-    Kernels of a graph are kernels of the trace, each by its name.
+    Kernels of a graph are kernels of the trace, each by its name. So are those after the first one that a
+    compiled function launches itself, as before PyTorch 2.2.
     """
     operators, nested = scope.operators, _nested(scope.operators)
     owner_at = innermost(operators)
@@ -122,6 +146,8 @@ def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
             drafts.append(_draft(launch, around, [event], name=event.name))
         elif owner is None:
             drafts.append(_draft(launch or event, [], [event], name=event.name))
+        elif owner in by_operator and launch and operators[owner].name.startswith(COMPILED):
+            drafts.append(_draft(launch, around, [event], name=event.name))
         elif owner in by_operator:
             by_operator[owner].events.append(event)
         else:
@@ -225,7 +251,7 @@ def _on_cpu(
             position not in busy
             and phase_of(names) is Phase.OPTIMIZER
             and _works(span)
-            and any(one.elements > 1 for argument in span.inputs for one in argument)
+            and (span.lacks_lists or any(one.elements > 1 for part in span.inputs for one in part))
         ):
             positions.append(position)
     found = _on_host([scope.operators[position] for position in positions])
@@ -243,17 +269,18 @@ def _on_host(operators: Sequence[Span]) -> list[Draft]:
     """Choose operators that do work themselves; those inside them are part of them."""
     nested = _nested(operators)
     inner = [0] * len(operators)
-    handed: list[set[int]] = [set() for _ in operators]
+    handed: list[set[int] | None] = [None] * len(operators)
     for position, span in enumerate(operators):
         for outer in nested[position][:1]:
             inner[outer] += span.duration_ns
         if _works(span):
             for outer in nested[position]:
-                handed[outer].update(_sizes(span))
+                handed[outer] = (handed[outer] or set()).union(_sizes(span))
     chosen: set[int] = set()
     for position, span in enumerate(operators):
         own = span.duration_ns - inner[position] >= _OWN_SHARE * span.duration_ns
-        own = own or not handed[position].issuperset(_sizes(span))
+        inside = handed[position]
+        own = own or inside is None or not inside.issuperset(_sizes(span))
         if _works(span) and own and not chosen.intersection(nested[position]):
             chosen.add(position)
     drafts = [_draft(operators[one], [operators[outer] for outer in nested[one]]) for one in sorted(chosen)]

@@ -21,8 +21,8 @@ from g10sim.importers.operations import Operation, Storage, build_trace
 from g10sim.registry import choices_text
 from g10sim.trace.model import Phase, Trace
 
-_DEVICE_KINDS = (2, 3, 4, 5, 6)
-"""Of ENUM_CUDA_MEM_KIND: device memory, arrays, managed and static memory; the others lie in host memory."""
+_HOST_KINDS = (0, 1)
+"""Of ENUM_CUDA_MEM_KIND: pageable and pinned memory; the others, unknown ones too, are not the host's."""
 _ALLOCATED, _RELEASED = 0, 1
 _TO_DEVICE, _TO_HOST, _IN_HOST = 1, 2, 9
 """Of ENUM_CUDA_MEMCPY_OPER: host to device, device to host, host to host."""
@@ -120,11 +120,12 @@ def _report(path: Path, tables: nsight_tables.Tables, device: int | None, proces
             f"{path}: {nsight_tables.KERNELS}", "no kernel", "a report of CUDA (nsys profile -t cuda)"
         )
     place = _place(path, {one.place for one in (*kernels, *graphs)}, device, process)
-    memory = list(tables.rows(nsight_tables.MEMORY))
-    if not memory:
+    memory = [row for row in tables.rows(nsight_tables.MEMORY) if place.has(_place_of(row))]
+    lives = [one for one in _lives(path, memory) if one.size_bytes]
+    if not lives:
         raise TraceError.at(
             f"{path}: {nsight_tables.MEMORY}",
-            "no allocation",
+            "no allocation of the GPU's memory by this process",
             "a report with them (nsys profile --cuda-memory-usage=true)",
         )
     copied = list(tables.rows(nsight_tables.COPIES))
@@ -136,7 +137,6 @@ def _report(path: Path, tables: nsight_tables.Tables, device: int | None, proces
     ]
     every = sorted((*kernels, *graphs, *fills, *moved), key=lambda one: (one.start_ns, one.end_ns))
     own_copies = [row for row in copied if place.has(_place_of(row))]
-    lives = _lives(path, [row for row in memory if place.has(_place_of(row))])
     return Report(
         path,
         place.device,
@@ -195,7 +195,7 @@ def _lives(path: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Life]:
     """Yield the allocations: those that were released in the order of release, then those that were not."""
     alive: dict[int, Mapping[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row["start"]):
-        if row.get(nsight_tables.MEMORY_KIND, _DEVICE_KINDS[0]) not in _DEVICE_KINDS or not row["bytes"]:
+        if row.get(nsight_tables.MEMORY_KIND) in _HOST_KINDS:
             continue
         if row["memoryOperationType"] == _ALLOCATED:
             before = alive.pop(row["address"], None)
@@ -204,7 +204,7 @@ def _lives(path: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Life]:
             alive[row["address"]] = row
         elif row["memoryOperationType"] == _RELEASED:
             made = alive.pop(row["address"], None)
-            yield _Life(row["bytes"], None if made is None else made["start"], row["start"])
+            yield _Life((made or row)["bytes"], None if made is None else made["start"], row["start"])
         else:
             raise TraceError(
                 f"{path}: {nsight_tables.MEMORY}.memoryOperationType: found {row['memoryOperationType']}; "

@@ -78,6 +78,8 @@ def _check(path: Path, data: bytes, what: str) -> int:
             depths.follow(operation.name, len(operation.stack_before), argument)
             if depths.deepest > MOST_DEPTH:
                 raise TraceError(f"{path}: found values nested deeper than {MOST_DEPTH}; allowed: {what}")
+    except TraceError:
+        raise
     except (ValueError, IndexError, KeyError, TypeError) as error:
         raise TraceError(f"{path}: found a broken pickle ({error}); allowed: {what}") from error
     return number

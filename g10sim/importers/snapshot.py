@@ -99,7 +99,7 @@ def read_snapshot(path: Path, device: int | None = None) -> Snapshot:
     values, most = _values(path)
     top = Entry(values, str(path))
     histories = top.get("device_traces", WHAT, list, default=[] if "segments" in top.values else None)
-    recorded = [number for number, history in enumerate(histories) if history]
+    recorded = [number for number, history in enumerate(histories) if _has_memory(history)]
     if device is None:
         if len(recorded) != 1:
             found = ", ".join(map(str, recorded)) or "none"
@@ -165,6 +165,13 @@ def _pool(entry: Entry, key: str) -> Pool:
     if any(type(part) is not int for part in parts):
         entry.fail(f"{key} {parts}", "a pair of whole numbers")
     return entry.get("stream", "a whole number", int, default=0), tuple(parts)
+
+
+def _has_memory(history: object) -> bool:
+    """Return whether a history has more than marks: a snapshot leaves one on all devices of the machine."""
+    if not isinstance(history, list):
+        return bool(history)
+    return any(not isinstance(one, dict) or one.get("action") not in _SILENT for one in history)
 
 
 def _entries(path: Path, history: object) -> Iterator[Entry]:

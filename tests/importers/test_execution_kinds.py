@@ -1,6 +1,7 @@
 """Execution traces as machines record them: schemas, threads, devices, compiled kernels, pairs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -265,6 +266,33 @@ def test_a_pair_that_cannot_be_joined_says_which_ids_are_missing(tmp_path):
         imported(tmp_path, *nodes, profile=profile_of(tmp_path, [(3, "aten::mm"), (9, "aten::mm")]))
 
 
+def test_a_profile_of_the_host_alone_has_no_times_of_a_device(tmp_path):
+    profile = profile_of(tmp_path, [(3, "aten::mm")])
+    profile.device.clear()
+    profile.launches.clear()
+    with pytest.raises(TraceError, match="nothing that ran there; allowed: a profile with"):
+        imported(tmp_path, product(3, 2, 10, 11, 12), profile=profile)
+    on_host = node(3, "aten::mm", 2, [(10, 20), (11, 21)], [(12, 22)], MM, device="cpu")
+    assert imported(tmp_path, on_host, profile=profile).kernels[0].duration == 50_000
+
+
+def test_compiled_functions_on_the_cpu_are_told(tmp_path):
+    region = "Torch-Compiled Region: 0/0"
+    on_host = node(4, "aten::mm", 3, [(10, 20), (11, 21)], [(12, 22)], MM, device="cpu")
+    profile = profile_of(tmp_path, [(4, "aten::mm")])
+    profile.device.clear()
+    profile.launches.clear()
+    (product_span,) = profile.operators
+    for name, start, end in ((region, -10_000, 50_000), ("around", -20_000, 53_000)):
+        profile.operators.insert(0, replace(product_span, name=name, start_ns=start, end_ns=end, args={}))
+    nodes = [node(3, region, 2), on_host]
+    account = account_of(imported(tmp_path, *nodes, profile=profile))
+    assert (account.left_out, account.aside) == ({Reason.COMPILED: 10_000}, {Reason.AROUND: 13_000})
+    assert any("compiled functions on the CPU" in note for note in account.notes)
+    assert account_of(imported(tmp_path, *nodes)).notes == account.notes
+    assert account_of(imported(tmp_path, node(3, region, 2), product(4, 3, 10, 11, 12))).notes == []
+
+
 def test_device_time_of_operators_that_write_nothing_is_left_out(tmp_path):
     nodes = [product(3, 2, 10, 11, 12), product(5, 2, 12, 11, 13)]
     profile = profile_of(tmp_path, [(3, "aten::mm"), (4, "aten::unknown"), (5, "aten::mm")])
@@ -310,3 +338,74 @@ def test_a_list_may_have_fewer_strides_than_tensors(tmp_path):
     trace = imported(tmp_path, made)
     sizes = [trace.tensors[tensor].size_bytes for tensor in trace.kernels[0].inputs]
     assert sizes == [(2 * (half - 1) + 1) * FLOAT_BYTES, half * FLOAT_BYTES]
+
+
+def test_an_operator_that_an_exception_left_has_no_say_in_what_comes_after_it(tmp_path):
+    """Checkpointing stops the second forward pass in its last operator: PyTorch never writes that one.
+
+    It takes that operator for the innermost, then what was around it, though they have ended.
+    """
+    engine, nodes, around = "autograd::engine::evaluate_function: MmBackward0", [], 2
+    for start in (10, 110):
+        nodes.append(node(start, f"ProfilerStep#{start}", around))
+        outer = start
+        for one in (start + 1, start + 31):  # two micro-batches
+            nodes += [
+                product(one, outer, 10, 11, 12),
+                node(one + 1, engine, outer),
+                node(one + 2, "MmBackward0", one + 1),
+                product(one + 3, one + 2, 10, 11, 13),
+                # one + 4 is not written
+                product(one + 5, one + 4, 13, 11, 14),
+                product(one + 6, one + 4, 14, 11, 15),
+                node(one + 7, engine, one + 1),
+                product(one + 8, one + 7, 15, 11, 16),
+            ]
+            outer = one + 1  # has ended
+        nodes.append(node(start + 80, "Optimizer.step#SGD.step", outer))
+        nodes.append(product(start + 81, start + 80, 16, 11, 17))
+        around = start + 2  # one of the two that have ended has gone with the step
+    micro_batch = [Phase.FORWARD, *[Phase.BACKWARD] * 4]
+    for step in (10, 110):
+        trace = imported(tmp_path, *nodes, step=step)
+        assert trace.origin["step"] == f"{step} of 10, 110"
+        assert [kernel.phase for kernel in trace.kernels] == [*micro_batch * 2, Phase.OPTIMIZER]
+
+
+def collective(number, name, *arguments):
+    """A communication of lists in lists of tensors, which no schema says are written to."""
+    made = node(number, f"c10d::{name}", 2, schema=f"c10d::{name}(Tensor[][] first) -> Work")
+    columns = [side(one, "cuda:0", "float") for one in arguments]
+    for key, last in (("values", "<None>"), ("shapes", []), ("strides", [])):
+        made["inputs"][key] = [[[*column[key], last]] for column in columns]
+    made["inputs"]["types"] = ["GenericList[GenericList[Tensor(float),None]]" for _ in columns]
+    return made
+
+
+def test_a_collective_that_fills_tensors_is_a_kernel_and_one_in_place_is_told(tmp_path):
+    """A gathered weight is made by nothing else."""
+    weight, shard, gradient = (12, 22), (10, 20), (15, 25)
+    empty = node(3, "aten::empty", 2, outputs=[weight], schema="aten::empty(int[] size) -> Tensor")
+    nodes = [empty, collective(4, "allgather_", [weight], [shard]), product(5, 2, 12, 11, 15),
+             collective(6, "allreduce_", [gradient]), collective(7, "recv_", [gradient])]  # fmt: skip
+    trace = imported(tmp_path, *nodes)
+    gathered, multiplied, received = trace.kernels
+    assert (gathered.name, gathered.inputs, gathered.outputs) == ("allgather_", (0,), (1,))
+    assert 1 in multiplied.inputs
+    assert received.inputs == ()
+    assert account_of(trace).notes == [
+        "2 collectives take the time of their bytes in the memory of one device",
+        "1 collectives are left out, which fill nothing: allreduce_",
+    ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_tensors_of_shapes_alone_are_on_no_device(tmp_path, device):
+    """torch.compile traces with them, and models are built of them."""
+    nodes = []
+    for number, name, place in ((3, "addmm", "meta"), (4, "mm", device)):
+        inputs, outputs = [(10, 20, place), (11, 21, place)], [(number, 22, place)]
+        nodes.append(node(number, f"aten::{name}", 2, inputs, outputs, MM))
+    trace = imported(tmp_path, *nodes)
+    assert names(trace) == ["mm"]
+    assert account_of(trace).facts == ["step: all of the file: no step is marked"]

@@ -303,12 +303,80 @@ def test_memory_of_hip_numbers_its_device_otherwise(tmp_path):
 
 def test_categories_of_earlier_profiles(tmp_path):
     made = two_products()
-    earlier = {"cpu_op": "Operator", "kernel": "Kernel", "cuda_runtime": "Runtime"}
+    made.step(2, 1000, 1000).operator("aten::mm", 1010, (1030, 70), allocates=0x3000)
+    earlier = {"cpu_op": "Operator", "user_annotation": "Operator", "kernel": "Kernel"}
+    earlier["cuda_runtime"] = "Runtime"
     for event in made.events:
         event["cat"] = earlier.get(event["cat"], event["cat"])
         if "Input Dims" in event["args"]:
             event["args"]["Input dims"] = event["args"].pop("Input Dims")
-    assert durations(imported(made, tmp_path)) == [100, 100]
+    assert durations(imported(made, tmp_path)) == [70]
+    assert durations(imported(made, tmp_path, step=1)) == [100, 100]
+
+
+def test_a_release_of_a_devices_memory_is_no_work_for_it(tmp_path):
+    made = ProfileBuilder().operator("aten::mm", 10, None).memory(15, 0x1000, 4 * MB, kind=0)
+    made.memory(50, 0x9000, -4 * MB, kind=1)
+    assert durations(imported(made, tmp_path)) == [20]
+
+
+@pytest.mark.parametrize("told_by", ["[memory]", "cudaLaunchKernel"])
+def test_work_for_a_device_of_which_nothing_is_recorded_is_refused(tmp_path, told_by):
+    """Its operators on the host are no measure: they only launch."""
+    made = two_products()
+    made.events = [event for event in made.events if event["cat"] == "cpu_op" or event["name"] == told_by]
+    with pytest.raises(TraceError, match="nothing that ran there; allowed: a profile with"):
+        imported(made, tmp_path, partial=True)
+
+
+@pytest.mark.parametrize("key", ["pid", "tid"])
+@pytest.mark.parametrize("category", ["cpu_op", "cuda_runtime", "cpu_instant_event", "user_annotation"])
+def test_ids_that_are_texts_are_the_same_as_numbers(tmp_path, category, key):
+    made = two_products().step(2, 1000, 9)
+    for event in made.events:
+        if event["cat"] == category:
+            event[key] = str(event[key])
+    trace = imported(made, tmp_path)
+    assert (names(trace), trace.origin["step"]) == (["mm", "mm"], "1 of 1 (2 without operators)")
+    assert [len(kernel.inputs) + len(kernel.outputs) for kernel in trace.kernels] == [3, 3]
+
+
+def test_memory_events_of_the_host_do_not_stand_for_those_of_the_device(tmp_path):
+    """An allocator that PyTorch's profiler does not know leaves no others."""
+    made = two_products()
+    for event in made.events:
+        if event["name"] == "[memory]":
+            event["args"]["Device Type"] = 0
+    with pytest.raises(TraceError, match="no memory events of the device; allowed: a profile with"):
+        imported(made, tmp_path)
+    assert durations(imported(made, tmp_path, partial=True)) == [100, 100]
+
+
+def test_kernels_of_a_compiled_function_are_between_the_operators_that_it_calls(tmp_path):
+    made = ProfileBuilder().step(1, 0, 1000).operator("CompiledFunction", 10, (40, 5), allocates=0x1000)
+    made.events[-3]["dur"] = 300
+    made.operator("aten::mm", 100, (120, 100), allocates=0x2000)
+    made.memory(200, 0x3000, 4 * MB).launch(210, [("triton_poi_fused_gelu", 230, 7)])
+    trace = imported(made, tmp_path)
+    assert names(trace) == ["CompiledFunction", "mm", "triton_poi_fused_gelu"]
+    assert durations(trace) == [5, 100, 7]
+    assert [len(kernel.outputs) for kernel in trace.kernels] == [1, 1, 1]
+
+
+def test_time_of_compiled_functions_on_the_cpu_is_left_out(tmp_path):
+    """A product of 20 us inside, a kernel that is named (30 us), and others that are not (50 us).
+
+    What is around operators is told.
+    """
+    made = ProfileBuilder().span("cpu_op", "autograd::engine::evaluate_function: Mine", 90, 117)
+    made.span("cpu_op", "Torch-Compiled Region: 0/0", 100, 100)
+    made.operator("aten::mm", 110, None).memory(115, 0x1000, 4 * MB, kind=0)
+    made.span("cpu_op", "graph_0_cpp_fused_gelu_1", 140, 30)
+    with pytest.raises(TraceError, match=r"80.0% of the step's device time .* compiled functions, of which"):
+        imported(made, tmp_path)
+    account = account_of(imported(made, tmp_path, partial=True))
+    assert (account.imported_ns, account.left_out) == (20_000, {Reason.COMPILED: 80_000})
+    assert account.aside == {Reason.AROUND: 17_000}
 
 
 @pytest.mark.parametrize("lacking", ["shapes", "memory"])

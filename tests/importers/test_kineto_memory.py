@@ -6,7 +6,7 @@ from profiles import MB, ProfileBuilder
 from g10sim.importers.account import account_of
 from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
-from g10sim.trace.model import Phase, TensorKind
+from g10sim.trace.model import Device, Phase, TensorKind
 
 KB = 1024
 BATCH, WIDE, HIDDEN, NARROW = 256, 64, 128, 96
@@ -487,3 +487,35 @@ def test_on_the_host_no_block_is_larger_than_its_tensor(tmp_path):
         made.memory(at + 5, at, 3 * MB, device=-1, kind=0)
     random, added = imported(made, tmp_path).kernels
     assert added.inputs[0] not in random.outputs
+
+
+@pytest.mark.parametrize("offloaded", [False, True])
+def test_an_operator_whose_lists_are_not_written_out_is_a_kernel_and_told(tmp_path, offloaded):
+    """PyTorch writes no list of more than 30 tensors; the operator looks at a number of each."""
+    made = ProfileBuilder().step(1, 0, 9000)
+    made.operator("aten::mm", 100, (120, 40) if offloaded else None)
+    made.memory(110, 0x1000, 4 * MB, kind=int(offloaded))
+    if offloaded:
+        made.operator("aten::copy_", 300, None)
+        made.launch(310, [("gpu_memcpy", "Memcpy DtoH (Device)", 320, 20)], name="cudaMemcpyAsync")
+    made.span("user_annotation", "Optimizer.step#Adam.step", 400, 900)
+    lists = {"Input Dims": [[], [], []], "Input type": ["TensorList", "TensorList", "Scalar"]}
+    made.span("cpu_op", "aten::_fused_adam_", 410, 100, **lists)
+    made.span("cpu_op", "aten::item", 420, 60)
+    trace = imported(made, tmp_path)
+    assert (trace.kernels[-1].name, trace.kernels[-1].duration) == ("_fused_adam_", 100_000)
+    assert trace.kernels[-1].device is (Device.CPU if offloaded else Device.GPU)
+    assert any(text.startswith("1 kernels use lists") for text in account_of(trace).warnings())
+
+
+@pytest.mark.parametrize("total", [None, 4 * MB])
+def test_tensors_from_before_are_told_where_nothing_says_how_much_was_there(tmp_path, total):
+    """One tensor that is updated twice, or two tensors of its size: the total decides."""
+    made = ProfileBuilder(total).step(1, 0, 9000)
+    operator(made, "aten::relu_", 100, [[1024, 1024]])
+    operator(made, "aten::relu_", 200, [[1024, 1024]])
+    operator(made, "aten::rand", 300, [], 0xA, 4 * MB)
+    found = [text for text in account_of(imported(made, tmp_path)).warnings() if "sizes alone" in text]
+    assert [text.partition(" are told")[0] for text in found] == [
+        "2 tensors from before the step (8.00 MiB)"
+    ] * (total is None)

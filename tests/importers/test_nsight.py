@@ -67,6 +67,16 @@ def test_the_command_writes_a_trace_and_tells_the_rates_of_copies(tmp_path):
     assert len(load_trace(out).kernels) == 7
 
 
+@pytest.mark.parametrize("kind", [None, 7])
+def test_memory_of_unknown_kind_is_not_of_the_host(tmp_path, kind):
+    """A release has the bytes of its allocation, whether they are recorded with it or not."""
+    rows = [(50, 0, 0x1000, 8192, kind, 0), (800, 0, 0x2000, 2048, kind, 0), (1650, 0, 0x2000, 0, kind, 1)]
+    trace = imported(write_report(tmp_path / "report.sqlite", ROWS | {MEMORY: rows}))
+    assert {tensor.size_bytes for tensor in trace.tensors} == {8192, 2048}
+    short = next(tensor.id for tensor in trace.tensors if tensor.size_bytes == 2048)
+    assert [kernel.name for kernel in trace.kernels if short in kernel.tensors] == ["gemm", "softmax"]
+
+
 def test_one_of_several_devices_is_asked_for(tmp_path):
     other = (1100, 1200, 1, 7, 1, 1)
     path = write_report(tmp_path / "report.sqlite", ROWS | {KERNEL: [*ROWS[KERNEL], other]})
@@ -80,11 +90,8 @@ def test_one_of_several_devices_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "tables", "message"),
     [
-        (
-            {MEMORY: []},
-            TABLES,
-            "found no allocation; allowed: a report with them (nsys profile --cuda-memory",
-        ),
+        ({MEMORY: []}, TABLES, "found no allocation of the GPU's memory by this process; allowed: a report"),
+        ({MEMORY: [(60, 0, 0x9000, 4096, 1, 0)]}, TABLES, "found no allocation of the GPU's memory by this"),
         ({KERNEL: []}, TABLES, "found no kernel; allowed: a report of CUDA"),
         ({KERNEL: [(1000, 900, 0, 7, 1, 1)]}, TABLES, "found an end before its start"),
         ({KERNEL: [("x", 900, 0, 7, 1, 1)]}, TABLES, "KERNEL.start: found 'x'; allowed: a whole number"),

@@ -431,6 +431,24 @@ def test_what_is_in_use_is_compared_with_what_the_file_says(saved):
     ]
 
 
+def test_devices_of_which_there_are_marks_alone_have_no_history(saved):
+    """An earlier snapshot has left one on every device of the machine."""
+    marks = [event("snapshot", 0, 0, 5), event("user_defined", 0, 0, 6)]
+    found = read_snapshot(saved({"segments": [FREE], "device_traces": [WHOLE, marks]}))
+    assert (found.device, found.notes) == (0, ())
+    with pytest.raises(TraceError, match="found a history of devices none"):
+        read_snapshot(saved({"segments": [FREE], "device_traces": [marks]}))
+
+
+@pytest.mark.parametrize("data", [b"\x1f\x8b\x08", pickle.dumps(snapshot(), protocol=0)])
+def test_a_file_of_another_kind_is_refused_with_one_reason(tmp_path, data):
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(data)
+    with pytest.raises(TraceError) as refused:
+        read_snapshot(path)
+    assert str(refused.value).count("allowed: ") == 1
+
+
 def test_other_devices_are_told(saved):
     both = {"segments": [FREE], "device_traces": [WHOLE, [event("alloc", 4096, 512)]]}
     notes = read_snapshot(saved(both), 0).notes
