@@ -6,12 +6,13 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import ceil
 from typing import Literal
 
+from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.gradients import first_backward_kernel
+from g10sim.analysis.vitality import inactive_periods
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
@@ -119,7 +120,9 @@ class FlashNeuron(Declared, PolicyPerJob):
         page, sizes = machine.page_bytes, machine.sizes(trace)
         candidates = _candidates(trace, loss)
         formats = self._formats(trace, candidates, page)
-        line = _line_bytes(trace, sizes, system.gpu.memory)
+        weights = sum(sizes[tensor.id] for tensor in trace.tensors if tensor.persistent)
+        # The largest working set counts weights and workspace again, as in the published simulator.
+        line = system.gpu.memory - weights - int(working_set_bytes(trace, sizes).max(initial=0))
         choice = _Choice(trace, loss, sizes, formats, line, candidates)
         if formats:
             write = next(tier.write_bandwidth for tier in system.all_tiers if tier.name == ssd)
@@ -136,7 +139,8 @@ class FlashNeuron(Declared, PolicyPerJob):
         order = tuple((end, tensor, sizes[tensor]) for end, _, tensor in sorted(returns))
         kept = {tensor: formats[tensor] for tensor in choice.periods if tensor in formats}
         counts = (not one.persistent and one.kind is not TensorKind.WORKSPACE for one in trace.tensors)
-        reserve = _largest_set_bytes(trace, [size * count for size, count in zip(sizes, counts, strict=True)])
+        counted = [size * count for size, count in zip(sizes, counts, strict=True)]
+        reserve = int(working_set_bytes(trace, counted).max(initial=0))
         return _Schedule(trace, ssd, loss, order, reserve, kept, plan)
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
@@ -183,26 +187,13 @@ class FlashNeuron(Declared, PolicyPerJob):
         return {t: one for t, one in formats.items() if pages[t] * page < trace.tensors[t].size_bytes}
 
 
-def _line_bytes(trace: Trace, sizes: Sequence[int], memory_bytes: int) -> int:
-    """Bytes that results kept for the backward pass must stay under (published simulator).
-
-    GPU memory less weights less the largest working set, which counts weights and workspace again.
-    """
-    weights = sum(sizes[tensor.id] for tensor in trace.tensors if tensor.persistent)
-    return memory_bytes - weights - _largest_set_bytes(trace, sizes)
-
-
-def _largest_set_bytes(trace: Trace, sizes: Sequence[int]) -> int:
-    """Bytes of the largest working set."""
-    return max((sum(map(sizes.__getitem__, kernel.tensors)) for kernel in trace.kernels), default=0)
-
-
 class _Choice:
     """Chooses what is offloaded: as much as must be, and where it is compressed, what is copied in time.
 
     ``periods`` are the inactive periods of offloaded tensors, for which each is away: (first kernel without
-    the tensor, next kernel with it). Raises UnsupportedError when the candidates without such a period alone
-    reach the line.
+    the tensor, next kernel with it), the last one that begins before the ``loss``. Raises UnsupportedError
+    when the candidates without such a period alone reach the line, ``line_bytes``, that results kept for the
+    backward pass must stay under.
     """
 
     def __init__(
@@ -217,13 +208,15 @@ class _Choice:
         self._trace, self._loss, self._sizes, self._formats = trace, loss, sizes, formats
         self._line_bytes, self._candidates = line_bytes, candidates
         self._kept = sum(sizes[tensor] for tensor in candidates)
+        self._starts = [0, *accumulate(kernel.duration for kernel in trace.kernels)]
+        every = (period for period in inactive_periods(trace) if not period.wraps)
+        self._last = {one.tensor: (one.start, one.end) for one in every if one.start < loss}
         self.periods: dict[int, tuple[int, int]] = {}
         for tensor in candidates:
             if self._kept < line_bytes:
                 break
-            period = self._period(tensor)
-            if period is not None:
-                self.periods[tensor] = period
+            if tensor in self._last:
+                self.periods[tensor] = self._last[tensor]
                 self._kept -= self._freed(tensor)
         if self._kept >= line_bytes:
             raise UnsupportedError(
@@ -245,9 +238,9 @@ class _Choice:
         ``offloading_scheduler``).
         """
         further = [
-            (tensor, period)
+            (tensor, self._last[tensor])
             for tensor in self._candidates
-            if tensor not in self.periods and self._index_bytes(tensor) and (period := self._period(tensor))
+            if tensor not in self.periods and self._index_bytes(tensor) and tensor in self._last
         ]
         while self._last_end(rate) > self._starts[self._loss]:
             out = next((tensor for tensor in reversed(self.periods) if not self._index_bytes(tensor)), None)
@@ -273,22 +266,12 @@ class _Choice:
             end = max(end, self._starts[start]) + moved * self._trace.ticks_per_second / rate
         return end
 
-    @cached_property
-    def _starts(self) -> list[int]:
-        return [0, *accumulate(kernel.duration for kernel in self._trace.kernels)]
-
     def _index_bytes(self, tensor: int) -> int:
         return self._formats[tensor].index_bytes if tensor in self._formats else 0
 
     def _freed(self, tensor: int) -> int:
         """Bytes of GPU memory that a tensor leaves while it is away."""
         return self._sizes[tensor] - self._index_bytes(tensor)
-
-    def _period(self, tensor: int) -> tuple[int, int] | None:
-        trace, loss = self._trace, self._loss
-        uses = [use for use in trace.uses[tensor] if use < trace.deaths[tensor]]
-        periods = [(use + 1, after) for use, after in pairwise(uses) if use + 1 < after and use + 1 < loss]
-        return periods[-1] if periods else None
 
 
 def index_bytes(elements: int) -> int:

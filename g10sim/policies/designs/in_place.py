@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from g10sim.analysis.footprint import live_bytes
+from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
@@ -103,7 +103,7 @@ class InPlace(PolicyPerJob):
         trace, sizes = job.trace, machine.sizes(job.trace)
         persistent = [tensor.id for tensor in trace.tensors if tensor.persistent and trace.uses[tensor.id]]
         every = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
-        room = machine.gpu_bytes - (int(live_bytes(trace).max(initial=0)) - every)
+        room = machine.gpu_bytes - (peak_live_bytes(trace) - every)
         touches = {tensor: _touches(trace, tensor) for tensor in persistent}
         kept = set()
         for tensor in sorted(persistent, key=lambda tensor: (-sum(touches[tensor]), tensor)):

@@ -17,10 +17,7 @@ def hash_order(tensors: tuple[int, ...]) -> tuple[int, ...]:
     this is when its keys are evenly spaced; 92 to 97% of its DeepUM+ prefetch lists agree with it entirely.
     """
     order: list[int] = []
-    buckets: list[int] = []
     for tensor in tensors:
-        bucket = tensor % _HASH_BUCKETS
-        place = buckets.index(bucket) if bucket in buckets else 0
-        order.insert(place, tensor)
-        buckets.insert(place, bucket)
+        congruent = (place for place, other in enumerate(order) if (other - tensor) % _HASH_BUCKETS == 0)
+        order.insert(next(congruent, 0), tensor)
     return tuple(order)

@@ -68,14 +68,13 @@ def whole_tensors(
 
 def _kept(trace: Trace, lasting: Sequence[int], sizes: Sequence[int], keep_bytes: int) -> set[int]:
     """Return what stays: as many of those that kernels write as fit, others spread over the iteration."""
-    written = {tensor for kernel in trace.kernels for tensor in kernel.outputs}
     order = sorted(lasting, key=lambda tensor: (trace.uses[tensor][0], tensor))
     stays, left = set[int](), keep_bytes
     for tensor in order:
-        if tensor in written and sizes[tensor] <= left:
+        if tensor in trace.written and sizes[tensor] <= left:
             left -= sizes[tensor]
             stays.add(tensor)
-    others = [tensor for tensor in order if tensor not in written]
+    others = [tensor for tensor in order if tensor not in trace.written]
     total, passed, kept = sum(sizes[tensor] for tensor in others), 0, 0
     for tensor in others:
         passed += sizes[tensor]

@@ -29,7 +29,8 @@ class Streaming(JobPolicy):
     """One job's tensors in the cyclic order of their uses, kernels counted on from iteration to iteration.
 
     ``_missing`` are the bytes of each tensor that nobody has asked for: they lie elsewhere, or have no
-    contents and are mapped before a kernel writes them. ``_next`` is the kernel that needs them. ``_lasting``
+    contents and are mapped before a kernel writes them. ``_uses`` are the kernels on the GPU that need each
+    tensor's contents, or make them, and ``_next`` is the one that needs what is missing. ``_lasting``
     and ``_dying`` have both numbers of what is missing, the next one first, and others that no longer hold.
     ``_living`` are the tensors that die before the iteration ends and have contents beyond the running
     kernel, those of earlier births first in ``_birth_order``, which has others besides. ``_asked`` has the
@@ -49,11 +50,11 @@ class Streaming(JobPolicy):
     ) -> None:
         self._trace, self._kernels, self._overlaps = trace, len(trace.kernels), overlaps
         sizes: Integers = np.array(machine.sizes(trace), dtype=np.int64)
-        self._uses = self._uses_on_gpu()
+        each = zip(trace.uses, trace.deaths, strict=True)
+        self._uses = [uses[: max(1, bisect_left(uses, death))] for uses, death in each]
         following: Integers = np.array([uses[0] if uses else _NEVER for uses in self._uses], dtype=np.int64)
         self._living, self._birth_order = set[int](), deque[tuple[int, int]]()
-        lasts = np.array([tensor.persistent for tensor in trace.tensors], dtype=bool)
-        self._dies: list[bool] = (~lasts & (following < _NEVER)).tolist()
+        self._dies: list[bool] = (~np.array(trace.lasting, dtype=bool) & (following < _NEVER)).tolist()
         missing: Integers = np.where(following < _NEVER, sizes, 0)
         self._all_sizes, self._all_next, self._all_missing = sizes, following, missing
         self._sizes, self._next, self._missing = sizes.data, following.data, missing.data
@@ -78,9 +79,8 @@ class Streaming(JobPolicy):
         else:
             leaving = whole_tensors(trace, machine, demand, keep_bytes)
         self._departures = grouped((one.start, (one.tensor, size)) for one, size in leaving.items())
-        written = {tensor for kernel in trace.kernels for tensor in kernel.outputs}
         leave = {absence.tensor for absence in leaving} if keeps_copies else set[int]()
-        self._clean = frozenset(leave - written)
+        self._clean = leave - trace.written
         self._until_new = _until_new(trace)
         self.homes = places or (self._first_homes(machine) if keeps_copies else {})
 
@@ -94,15 +94,6 @@ class Streaming(JobPolicy):
             homes[tensor] = next((name for name, free in room.items() if free >= size), list(room)[-1])
             room[homes[tensor]] -= size
         return homes
-
-    def _uses_on_gpu(self) -> list[tuple[int, ...]]:
-        """Return the kernels on the GPU that need each tensor's contents, or make them."""
-        found: list[list[int]] = [[] for _ in self._trace.tensors]
-        for number, kernel in enumerate(self._trace.kernels):
-            for tensor in kernel.tensors:
-                found[tensor].append(number)
-        deaths = self._trace.deaths
-        return [tuple(uses[: max(1, bisect_left(uses, deaths[i]))]) for i, uses in enumerate(found)]
 
     def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
         """Yield what to do when a kernel is about to start."""
