@@ -13,6 +13,7 @@ from g10sim.policies.interface import JobPolicy, PolicyPerJob, PolicyView, Requi
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Access, Evict, Fetch, Move
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.fitting import fitting
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 
@@ -105,11 +106,8 @@ class InPlace(PolicyPerJob):
         every = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
         room = machine.gpu_bytes - (peak_live_bytes(trace) - every)
         touches = {tensor: _touches(trace, tensor) for tensor in persistent}
-        kept = set()
-        for tensor in sorted(persistent, key=lambda tensor: (-sum(touches[tensor]), tensor)):
-            if sizes[tensor] <= room:
-                room -= sizes[tensor]
-                kept.add(tensor)
+        most_used = sorted(persistent, key=lambda tensor: (-sum(touches[tensor]), tensor))
+        kept = fitting(most_used, sizes, room)
         first = next(iter(rates.values()))
         left = (tensor for tensor in persistent if tensor not in kept)
         return _Job(rates, {tensor for tensor in left if first.prefers_access(*touches[tensor])})

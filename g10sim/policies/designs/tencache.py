@@ -13,6 +13,7 @@ from g10sim.looks import Look
 from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Size, parameter
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.fitting import fitting
 from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.on_cpu import InBuckets, Offloaded, WeightsBelow, read_weights
@@ -93,14 +94,10 @@ class TenCache(InBuckets, WeightsBelow):
     ) -> tuple[frozenset[int], str]:
         """Return the tensors without a pinned buffer, and how much is pinned; the first ones have one."""
         largest = max((sizes[tensor] for tensor in tensors), default=0)
-        pageable, pinned, count = set[int](), 0, 0
-        for tensor in tensors:
-            size = largest if self.buffers == "uniform" else sizes[tensor]
-            if self.buffers == "none" or pinned + size > most_pinned:
-                pageable.add(tensor)
-            else:
-                pinned, count = pinned + size, count + 1
-        return frozenset(pageable), f"{pinned / 1e9:.3g} GB pinned for {count} of {len(tensors)} tensors"
+        buffers = [largest] * len(sizes) if self.buffers == "uniform" else sizes
+        pinned = fitting(() if self.buffers == "none" else tensors, buffers, most_pinned)
+        note = f"{sum(pinned.values()) / 1e9:.3g} GB pinned for {len(pinned)} of {len(tensors)} tensors"
+        return frozenset(tensors) - pinned.keys(), note
 
 
 def _by_first_use(trace: Trace, weights: Collection[int]) -> list[int]:
@@ -133,11 +130,7 @@ def _homes(trace: Trace, machine: PlannedMachine, weights: Collection[int], buff
     if machine.ssd.kind != "ssd" or host_bytes(trace, sizes) + others <= capacity:
         return dict.fromkeys(below, "host")
     room = capacity - host_bytes(trace, sizes, frozenset(below), buffers)
-    homes = dict[int, str]()
-    for tensor in below:
-        homes[tensor] = "host" if sizes[tensor] <= room else "ssd"
-        room -= sizes[tensor] if homes[tensor] == "host" else 0
-    return homes
+    return dict.fromkeys(below, "ssd") | dict.fromkeys(fitting(below, sizes, room), "host")
 
 
 def cached(

@@ -11,6 +11,7 @@ from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.timeline import prefix_sums
 from g10sim.policies.interface.machine import PlannedMachine
+from g10sim.policies.planning.fitting import fitting
 from g10sim.policies.planning.occupancy import bytes_of_spans
 from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
@@ -69,19 +70,16 @@ def whole_tensors(
 def _kept(trace: Trace, lasting: Sequence[int], sizes: Sequence[int], keep_bytes: int) -> set[int]:
     """Return what stays: as many of those that kernels write as fit, others spread over the iteration."""
     order = sorted(lasting, key=lambda tensor: (trace.uses[tensor][0], tensor))
-    stays, left = set[int](), keep_bytes
-    for tensor in order:
-        if tensor in trace.written and sizes[tensor] <= left:
-            left -= sizes[tensor]
-            stays.add(tensor)
+    stays = fitting((tensor for tensor in order if tensor in trace.written), sizes, keep_bytes)
+    left = keep_bytes - sum(stays.values())
     others = [tensor for tensor in order if tensor not in trace.written]
     total, passed, kept = sum(sizes[tensor] for tensor in others), 0, 0
     for tensor in others:
         passed += sizes[tensor]
         if kept + sizes[tensor] <= left * passed // total:
             kept += sizes[tensor]
-            stays.add(tensor)
-    return stays
+            stays[tensor] = sizes[tensor]
+    return set(stays)
 
 
 def located(trace: Trace, device_map: Mapping[str, str]) -> dict[int, str]:
