@@ -27,7 +27,9 @@ class Gaps:
     iteration.
     """
 
-    def __init__(self, begins: Sequence[int], stops: Sequence[int], period: int) -> None:
+    def __init__(
+        self, begins: Sequence[int] | Integers, stops: Sequence[int] | Integers, period: int
+    ) -> None:
         begun, stopped = np.array(begins, dtype=np.int64), np.array(stops, dtype=np.int64)
         starts = np.concatenate(([0], stopped, stopped + period))
         ends = np.concatenate((begun, begun + period, [NEVER]))
@@ -57,7 +59,7 @@ class Gaps:
     def earliest_in_parts(self, first: Integers, last: Integers, lengths: Integers) -> Copies:
         """Return from the first to the last of the earliest parts that take ``lengths`` together."""
         begins = np.maximum(self._starts[self._ends.searchsorted(first, side="right")], first)
-        wanted = self._free_before(first) + lengths
+        wanted = self.free_before(first) + lengths
         gaps = self._sums.searchsorted(wanted)
         stops = self._ends[gaps] - self._sums[gaps] + wanted
         return np.where(stops <= last, begins, NEVER), stops
@@ -65,7 +67,7 @@ class Gaps:
     def latest_in_parts(self, first: Integers, last: Integers, lengths: Integers) -> Copies:
         """Return from the first to the last of the latest parts that take ``lengths`` together."""
         stops = np.minimum(self._ends[np.maximum(self._starts.searchsorted(last) - 1, 0)], last)
-        wanted = self._free_before(last) - lengths
+        wanted = self.free_before(last) - lengths
         gaps = self._sums.searchsorted(wanted, side="right")
         begins = self._ends[gaps] - self._sums[gaps] + wanted
         return np.where((wanted >= 0) & (begins >= first), begins, NEVER), stops
@@ -75,7 +77,8 @@ class Gaps:
         for length, places in groups(lengths[wanted]):
             yield wanted[places], (self._lengths >= length).nonzero()[0]
 
-    def _free_before(self, times: Integers) -> Integers:
+    def free_before(self, times: Integers) -> Integers:
+        """Return the cycles before each of some times in which the channel is free."""
         gaps = np.maximum(self._starts.searchsorted(times, side="right") - 1, 0)
         before: Integers = self._sums[gaps] - self._lengths[gaps]
         before += np.clip(times - self._starts[gaps], 0, self._lengths[gaps])

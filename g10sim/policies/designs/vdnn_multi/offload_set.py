@@ -12,15 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from g10sim.analysis.footprint import unmoved_bytes
-from g10sim.analysis.timeline import Integers, prefix_sums
+from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.vdnn.layers import Layer, LayerKind
 from g10sim.policies.interface.machine import page_sizes
-from g10sim.policies.planning.channel import queued, queued_backwards
+from g10sim.policies.planning.channel import NEVER, Gaps, queued, queued_backwards
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
 
-_LONG_AGO = -(2**62)
 _ROUNDING = 1e-12
 """Share by which quotients of floats may be off: those that close to the best are compared exactly."""
 
@@ -66,23 +65,6 @@ class OffloadTimeline(Timeline):
     def occupancy(self) -> Occupancy:
         """Return the bytes in use while each kernel runs when nothing is offloaded."""
         return Occupancy(unmoved_bytes(self.trace, self.sizes, counts_late_uses=False))
-
-
-class _Busy:
-    """Times at which a link is in use: copies that do not overlap, given by their starts and durations."""
-
-    def __init__(self, starts: Integers, lengths: Integers) -> None:
-        order = np.argsort(starts, kind="stable")
-        self._starts = np.concatenate([[_LONG_AGO], starts[order]])
-        self._lengths = np.concatenate([[0], lengths[order]])
-        self._sums = prefix_sums(self._lengths)
-
-    def before(self, cycles: Integers) -> Integers:
-        """Return the cycles before each of some in which the link is in use."""
-        places = np.searchsorted(self._starts, cycles, side="right") - 1
-        under_way = np.minimum(self._lengths[places], cycles - self._starts[places])
-        used: Integers = self._sums[places] + under_way
-        return used
 
 
 def just_in_time(timeline: OffloadTimeline) -> Returns:
@@ -135,8 +117,9 @@ class _Exposure:
         is_short = (self.gone[some] <= first) & (first < self.back[some])
         wanted = np.where(is_short, first, self.back[some])
         order = np.array(self._leaving, dtype=np.int64)
-        copies = queued(self._starts[self._leaves[order]], self._copies[order])
-        return self._exposed(some, self._leaves[some], wanted, _Busy(copies, self._copies[order]))
+        begins = queued(self._starts[self._leaves[order]], self._copies[order])
+        link = Gaps(begins, begins + self._copies[order], NEVER)
+        return self._exposed(some, self._leaves[some], wanted, link)
 
     def _in(self, some: Integers, short: Integers) -> Integers:
         """Cycles of copies back that do not fit between the last shortage of memory and their use."""
@@ -144,13 +127,14 @@ class _Exposure:
         is_short = (self.gone[some] <= last) & (last < self._needed[some])
         room = np.where(is_short, last + 1, self.gone[some])
         order = np.array(self._returning, dtype=np.int64)
-        copies = queued_backwards(self._starts[self._needed[order]], self._copies[order])
-        return self._exposed(some, room, self._needed[some], _Busy(copies, self._copies[order]))
+        begins = queued_backwards(self._starts[self._needed[order]], self._copies[order])
+        link = Gaps(begins[::-1], (begins + self._copies[order])[::-1], NEVER)
+        return self._exposed(some, room, self._needed[some], link)
 
-    def _exposed(self, some: Integers, first: Integers, last: Integers, busy: _Busy) -> Integers:
-        """Return how much of copies does not fit between two kernels in addition to what is busy."""
+    def _exposed(self, some: Integers, first: Integers, last: Integers, link: Gaps) -> Integers:
+        """Return how much of copies does not fit between two kernels where the link is free."""
         copies, start, end = self._copies[some], self._starts[first], self._starts[last]
-        left = copies - (end - start - busy.before(end) + busy.before(start))
+        left = copies - (link.free_before(end) - link.free_before(start))
         return np.where(end <= start, copies, np.maximum(left, 0))
 
 
