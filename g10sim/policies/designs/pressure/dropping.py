@@ -16,6 +16,7 @@ from g10sim.analysis.vitality import InactivePeriod, inactive_periods
 from g10sim.policies.designs.pressure.forecast import Dropped, Forecast, with_reruns
 from g10sim.policies.designs.pressure.traffic import copied_cycles
 from g10sim.policies.interface import PlannedMachine
+from g10sim.policies.planning.grouping import grouped
 from g10sim.trace.model import Trace
 
 _TRIALS = 128
@@ -171,9 +172,5 @@ def _candidates(rules: Recomputability, demand: Demand, planned: PlannedMachine)
 
 def _longest_periods(trace: Trace) -> list[InactivePeriod]:
     """Return the longest inactive period of every tensor within the iteration."""
-    longest: dict[int, InactivePeriod] = {}
-    for period in inactive_periods(trace):
-        known = longest.get(period.tensor)
-        if not period.wraps and (known is None or period.end - period.start > known.end - known.start):
-            longest[period.tensor] = period
-    return list(longest.values())
+    periods = grouped((period.tensor, period) for period in inactive_periods(trace) if not period.wraps)
+    return [max(own, key=lambda period: period.end - period.start) for own in periods.values()]

@@ -15,6 +15,7 @@ from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.interface import PlannedMachine
+from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Device, Kernel, Trace
 from g10sim.trace.repetition import each, named
@@ -89,10 +90,8 @@ class Reruns:
 
 def _per_kernel(kernels: int, pairs: Iterable[tuple[int, int]]) -> list[Sequence[int]]:
     """Return the lists of tensors of all kernels, each in the order of pairs of a kernel and a tensor."""
-    found: list[Sequence[int]] = [()] * kernels
-    for kernel, tensor in pairs:
-        found[kernel] = [*found[kernel], tensor]
-    return found
+    found = grouped(pairs)
+    return [found.get(kernel, ()) for kernel in range(kernels)]
 
 
 class Forecast:

@@ -19,7 +19,6 @@ from g10sim.policies.interface.parameters import Count, Share, Size, parameter
 from g10sim.policies.interface.policy import JointPolicy
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.grouping import grouped
-from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes, parse_bytes
 
@@ -101,7 +100,9 @@ class Tensile(PlannerOptions, JointPolicy):
                 self._last[number] = job.iterations - 1, len(job.trace.kernels) - 1
         for members in _grouped(workload):
             traces = {number: workload.jobs[number].trace for number in members}
-            times = {number: self._predicted(number, trace, system) for number, trace in traces.items()}
+            own = {number: trace.durations_cycles(system.gpu.clock) for number, trace in traces.items()}
+            error, seed = self.prediction_error, self.prediction_seed
+            times = {number: predicted(cycles, error, seed, number) for number, cycles in own.items()}
             machine = planned_machine(system, behaviour, gpus, workload.jobs[members[0]].gpu)
             tier = machine.tier(self.target)
             group = Group(traces, times, machine, self._planning, tier, self.replan_threshold)
@@ -143,10 +144,6 @@ class Tensile(PlannerOptions, JointPolicy):
         if plan is not None and self.swap_out_barrier:
             self._barriers[job] = _copies_out(plan)
         return plan
-
-    def _predicted(self, number: int, trace: Trace, system: SystemSpec) -> tuple[int, ...]:
-        durations = trace.durations_cycles(system.gpu.clock)
-        return predicted(durations, self.prediction_error, self.prediction_seed, number)
 
 
 def _grouped(workload: Workload) -> list[tuple[int, ...]]:

@@ -26,12 +26,12 @@ _MATRIX_NAMES = re.compile(r"mm(_|$)|matmul|linear|attention|^dot")
 
 
 class LayerKind(Enum):
-    """Kinds of layers that vDNN tells apart."""
+    """Kinds of layers that vDNN tells apart, the heaviest first."""
 
     CONVOLUTION = "convolution"
     MATRIX = "matrix product"
-    ACTIVATION = "activation"
     OTHER = "other"
+    ACTIVATION = "activation"
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,7 @@ def _home(kernel: Kernel) -> tuple[str, Phase]:
 def _kind_of(group: Sequence[Kernel]) -> LayerKind:
     """Return the kind of a layer: that of its heaviest part."""
     kinds = {_kernel_kind(kernel) for kernel in group}
-    for kind in (LayerKind.CONVOLUTION, LayerKind.MATRIX, LayerKind.OTHER):
-        if kind in kinds:
-            return kind
-    return LayerKind.ACTIVATION
+    return next(kind for kind in LayerKind if kind in kinds)
 
 
 def _kernel_kind(kernel: Kernel) -> LayerKind:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from g10sim.trace.model import TensorKind, Trace
@@ -41,8 +41,7 @@ def parts_of(trace: Trace) -> tuple[Part, ...]:
             found.append(Part(*key, kernel.id, kernel.id, group))
             before = key
         else:
-            part = found[-1]
-            found[-1] = Part(part.block, part.batch, part.first, kernel.id, part.group)
+            found[-1] = replace(found[-1], last=kernel.id)
     return tuple(found)
 
 

@@ -84,8 +84,9 @@ class _Rewriting:
 
     def trace(self) -> Trace:
         """Return the trace."""
-        kernels, steps = list(self._launching()), list(reversed(self._steps))
-        first = self._steps[0][0]
+        launched = len(self._given.kernels) - len(self._takeover.takes)
+        kernels = list(self._busy("Launch kernels", self._schedule.launch_seconds * launched, []))
+        first, steps = self._steps[0][0], list(reversed(self._steps))
         for position in range(len(self._given.kernels) + 1):
             if position == first:
                 kernels += self._before_the_steps(first)
@@ -118,10 +119,6 @@ class _Rewriting:
             device=Device.CPU,
             parameters=takeover.parameters.get(kernel.id, 0),
         )
-
-    def _launching(self) -> Iterable[Kernel]:
-        launched = len(self._given.kernels) - len(self._takeover.takes)
-        yield from self._busy("Launch kernels", self._schedule.launch_seconds * launched, [])
 
     def _before_step(self, kernel: Kernel) -> Iterable[Kernel]:
         weights = [t for t in kernel.outputs if t in self._takeover.weights and self._last[t] == kernel.id]

@@ -145,10 +145,8 @@ class PeakAnalysis:
             return
         edges = set[int]()
         for start, end, size in spans:
-            first, stop = (
-                bisect_left(times, start),
-                min(bisect_right(times, end) - 1, bisect_left(times, end)),
-            )
+            first = bisect_left(times, start)
+            stop = min(bisect_right(times, end) - 1, bisect_left(times, end))
             levels[first:stop] += size
             edges |= {first - 1, stop}
         for kernel in sorted(edges):
