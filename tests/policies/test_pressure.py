@@ -649,7 +649,7 @@ def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, c
         shortage.add(tensor, kernel + ahead, change)
         each[:ahead] = [lack + change for lack in each[:ahead]]
     assert shortage.worst() == max(each)
-    assert (shortage.of_next(), shortage.worst_of_two()) == (each[1], max(each[:2]))
+    assert (shortage.of_next(), shortage.worst(2)) == (each[1], max(each[:2]))
     starts = {*range(settings.last_single + 1), *until}
     for ahead in {1, 2, *until} - {0}:
         worst = max(each[:ahead])

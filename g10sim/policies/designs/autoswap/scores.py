@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from g10sim.analysis.timeline import Floats, Integers
+from g10sim.analysis.timeline import Floats, Integers, prefix_sums
 from g10sim.errors import PolicyError
 from g10sim.policies.designs.autoswap.schedule import Schedule
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline
@@ -103,10 +103,8 @@ def in_order(scores: Floats) -> list[int]:
 
 def _sums(load_bytes: Integers, starts: Integers, ends: Integers) -> Floats:
     """Sum of the load over each absence, from prefix sums over two iterations."""
-    operations = len(load_bytes)
-    sums = np.zeros(2 * operations + 1)
-    np.cumsum(np.tile(load_bytes, 2), out=sums[1:])
-    first = starts % operations
+    sums = prefix_sums(np.tile(load_bytes, 2).astype(np.float64))
+    first = starts % len(load_bytes)
     found: Floats = sums[first + ends - starts] - sums[first]
     return found
 

@@ -146,10 +146,6 @@ class Shortage:
             return max(self._level_of[self._kernel : self._kernel + ahead])
         return self._level_of[self._peak(ahead)]
 
-    def worst_of_two(self) -> int:
-        """Return what the worse of this kernel and the next one lacks."""
-        return max(self._level_of[self._kernel], self._level_of[self._kernel + 1])
-
     def worst_step(self, ahead: int | None = None) -> int:
         """Return the kernels ahead at which the step of the worst of some begins, of equals the first."""
         worst = self._peak(ahead) - self._kernel

@@ -13,7 +13,7 @@ from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
-from g10sim.policies.designs.pressure.forecast import Dropped, Forecast, with_reruns
+from g10sim.policies.designs.pressure.forecast import Dropped, Forecast, dropped_bytes, with_reruns
 from g10sim.policies.designs.pressure.traffic import copied_cycles
 from g10sim.policies.interface import PlannedMachine
 from g10sim.policies.planning.grouping import grouped
@@ -148,9 +148,7 @@ def chained(rules: Recomputability, drops: Sequence[Dropped]) -> tuple[Dropped, 
 
 def _with_drops(demand: Demand, drops: Sequence[Dropped]) -> Demand:
     """Return what is alive, and how long kernels take, where tensors are dropped."""
-    live = demand.live_bytes.copy()
-    for drop in drops:
-        live[drop.start : drop.end] -= demand.sizes[drop.tensor]
+    live = demand.live_bytes - dropped_bytes(demand, drops)
     return replace(demand, live_bytes=live, cycles=with_reruns(demand.cycles, drops))
 
 

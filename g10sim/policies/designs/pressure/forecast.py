@@ -12,7 +12,7 @@ from operator import attrgetter
 import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
-from g10sim.analysis.footprint import working_set_bytes
+from g10sim.analysis.footprint import levels, working_set_bytes
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.interface import PlannedMachine
 from g10sim.policies.planning.grouping import grouped
@@ -58,16 +58,12 @@ class Reruns:
         self._demand, self._drops = demand, drops
         self.scratch = sorted({(drop.end, i) for drop in drops for i in _scratch(trace, drop)})
         self.sources = [(drop.end, i) for drop in drops for i in _sources(trace, drop, away)]
-        self.live_bytes = demand.live_bytes.copy()
-        for drop in drops:
-            self.live_bytes[drop.start : drop.end] -= demand.sizes[drop.tensor]
+        self.live_bytes = demand.live_bytes - dropped_bytes(demand, drops)
 
     def scratch_bytes(self) -> Integers:
         """Return the bytes of scratch of each kernel, all of it at a time."""
-        found = np.zeros_like(self.live_bytes)
-        for kernel, tensor in self.scratch:
-            found[kernel] += self._demand.sizes[tensor]
-        return found
+        spans = ((kernel, kernel + 1, self._demand.sizes[tensor]) for kernel, tensor in self.scratch)
+        return levels(spans, len(self.live_bytes))
 
     def most_scratch_bytes(self) -> Integers:
         """Return the most bytes of scratch at a time, if it goes when no kernel that runs again reads it."""
@@ -158,6 +154,11 @@ class Forecast:
         if place < len(uses):
             return uses[place]
         return uses[0] + self.kernels if uses and self.lasting[tensor] else self.never
+
+
+def dropped_bytes(demand: Demand, drops: Iterable[Dropped]) -> Integers:
+    """Return the bytes of dropped tensors during each kernel."""
+    return levels(((drop.start, drop.end, demand.sizes[drop.tensor]) for drop in drops), len(demand.cycles))
 
 
 def with_reruns(cycles: Integers, drops: Iterable[Dropped]) -> Integers:

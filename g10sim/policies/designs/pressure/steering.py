@@ -303,7 +303,7 @@ class Steering:
                 self._division.start_kernel(
                     kernel, queues, shortage, lambda step: account.returning(kernel, kernel + step)
                 )
-            if shortage.worst_of_two() + queues.queued_bytes <= 0:
+            if shortage.worst(2) + queues.queued_bytes <= 0:
                 wanted = self._wanted(view, cycles) if wanted is None else wanted
                 if queues.queued_bytes >= wanted or not queues.idle_tiers():
                     return
