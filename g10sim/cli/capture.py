@@ -26,7 +26,7 @@ from g10sim.capture.source import torchvision_misfit
 from g10sim.cli import capture_options as options
 from g10sim.cli.options import TraceOutput, output_to
 from g10sim.cli.output import say, show_table, warn
-from g10sim.config.problems import check_choice
+from g10sim.config.problems import among
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError, TraceError
 from g10sim.trace.format import save_trace
@@ -141,7 +141,7 @@ def recapture(
             raise ConfigError("--gpu: found without -o; allowed: with -o and another directory")
         load_gpu(gpu)
         found = Manifest(traces=tuple(entry.on(gpu) for entry in found.traces))
-    wanted = _wanted(found, only)
+    wanted = among(found.traces, [entry.file for entry in found.traces], only or (), "--only: found")
     directory = manifest.parent if output is None else output
     if not directory.is_dir():
         raise ConfigError(f"-o: found '{directory}'; allowed: a directory that exists")
@@ -166,13 +166,6 @@ def capture_words(words: Sequence[str], path: Path) -> None:
     command = typer.Typer()
     command.command()(capture)
     command([*words, "-o", str(path)], standalone_mode=False)
-
-
-def _wanted(manifest: Manifest, only: list[str] | None) -> tuple[Entry, ...]:
-    names = [entry.file for entry in manifest.traces]
-    for name in only or ():
-        check_choice(name, names, "--only: found")
-    return tuple(entry for entry in manifest.traces if not only or entry.file in only)
 
 
 def _comparison(before: Entry, now: Entry) -> str:

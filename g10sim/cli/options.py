@@ -129,6 +129,12 @@ def _parameter(kind: type[Spec], name: str) -> Parameter:
     )
 
 
+def only(what: str, *names: str, such_as: str = "") -> Any:
+    """Return the option for names, comma-separated, that narrow what is done: without it all count."""
+    example = f", such as {such_as}" if such_as else ""
+    return Option(*names, help=f"Only {what}, comma-separated{example}.", show_default="all")
+
+
 def names_in(option: str, text: str | None) -> list[str]:
     """Return the names in a comma-separated text. Raises ConfigError for a text without any."""
     names = [name.strip() for name in (text or "").split(",") if name.strip()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, Unpack
@@ -13,7 +13,7 @@ from g10sim.config.data import find_file
 from g10sim.config.document import Document, load_document
 from g10sim.config.load import load_run
 from g10sim.config.presets import validated
-from g10sim.config.problems import check_choice
+from g10sim.config.problems import among
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
 from g10sim.experiment.run import Outcome, Running, run_experiments
@@ -131,17 +131,9 @@ class ClaimsSpec(Spec):
             seen.add(claim.name)
         return self
 
-    @property
-    def systems(self) -> list[str]:
-        """Designs that claims are about, in order."""
-        return list(dict.fromkeys(claim.system for claim in self.claims))
-
-    def of(self, systems: Iterable[str]) -> list[ClaimSpec]:
+    def of(self, systems: Collection[str]) -> list[ClaimSpec]:
         """Return the claims about some designs; about all without any. Raises ConfigError."""
-        wanted = list(systems)
-        for name in wanted:
-            check_choice(name, self.systems, "--system: found")
-        return [claim for claim in self.claims if not wanted or claim.system in wanted]
+        return among(self.claims, [claim.system for claim in self.claims], systems, "--system: found")
 
 
 @dataclass(frozen=True)

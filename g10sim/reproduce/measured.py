@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack, get_args
@@ -16,7 +16,7 @@ from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, load_document, merge
 from g10sim.config.load import with_values
 from g10sim.config.presets import validated
-from g10sim.config.problems import check_choice
+from g10sim.config.problems import among
 from g10sim.config.quantities import Spec
 from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.errors import ConfigError, G10SimError
@@ -203,12 +203,9 @@ def _with_defaults(document: Document) -> dict[str, Any]:
     return data
 
 
-def of_classes(rows: Sequence[Row], classes: Iterable[str]) -> list[Row]:
+def of_classes(rows: Sequence[Row], classes: Collection[str]) -> list[Row]:
     """Return the rows of some classes; all without any. Raises ConfigError for a class that no row has."""
-    wanted = list(classes)
-    for name in wanted:
-        check_choice(name, list(dict.fromkeys(row.spec.of for row in rows)), "--class: found")
-    return [row for row in rows if not wanted or row.spec.of in wanted]
+    return among(rows, [row.spec.of for row in rows], classes, "--class: found")
 
 
 def check_measured(
