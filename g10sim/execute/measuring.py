@@ -32,7 +32,7 @@ from g10sim.execute.links import device_name, fastest, link
 from g10sim.execute.moving import Guide
 from g10sim.execute.script import Call, Script
 from g10sim.execute.simulated import simulated_plan
-from g10sim.files import write_csv, write_text, writing
+from g10sim.files import save_text, write_csv
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.trace.model import TimeSource, Trace
 from g10sim.units import parse_bytes
@@ -95,8 +95,7 @@ def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
     ]
     found = link(device, parse_bytes(plan.largest_copy))
     text = yaml.safe_dump({"preset": plan.system, **found}, sort_keys=False)
-    with writing(directory / "system.yaml", ConfigError):
-        write_text(directory / "system.yaml", f"# Measured on {device_name(device)}.\n{text}")
+    save_text(directory / "system.yaml", f"# Measured on {device_name(device)}.\n{text}")
     yield f"link: {found['pcie']['to_device']} in, {found['pcie']['from_device']} out"
     prepared = []
     for name, source in zip(names, sources, strict=True):
@@ -326,5 +325,4 @@ def _write_timeline(path: Path, script: Script, report: StepReport) -> None:
             event = {"name": kernel.name, "ph": "X", "pid": 0, "tid": thread, "ts": at, "dur": lasts}
             events.append(event)
         now += alone
-    with writing(path, ConfigError):
-        write_text(path, json.dumps({"traceEvents": events}))
+    save_text(path, json.dumps({"traceEvents": events}))
