@@ -154,10 +154,9 @@ def diff(
     if rows and moves:
         title = f"First differences of {len(rows)}"
         _show_moves(title, ("kernel in first", "kernel in second"), rows[:moves], trace)
-    if not rows and not found.same_order:
-        say("The plans have the same moves, in another order within kernels.")
-    elif not rows:
-        say("The plans have the same moves.")
+    if not rows:
+        order = "" if found.same_order else ", in another order within kernels"
+        say(f"The plans have the same moves{order}.")
 
 
 def _show_counts(found: PlanComparison, trace: Trace | None) -> None:
