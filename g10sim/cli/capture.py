@@ -23,8 +23,7 @@ from g10sim.capture.manifest import (
     write_manifest,
 )
 from g10sim.capture.source import torchvision_misfit
-from g10sim.cli import capture_options as options
-from g10sim.cli.options import TraceOutput, output_to
+from g10sim.cli import options
 from g10sim.cli.output import say, show_table, warn
 from g10sim.config.problems import among
 from g10sim.display import rounded_bytes, rounded_seconds
@@ -41,7 +40,7 @@ _NEEDS_A_GPU = "left: measured on a GPU"
 @options.with_step_options()
 def capture(
     source: options.Source,
-    output: TraceOutput,
+    output: options.TraceOutput,
     gpu: options.Gpu,
     measure: options.Measure = False,
     strict: options.Strict = False,
@@ -129,7 +128,7 @@ def _sizes(trace: Trace) -> str:
 def recapture(
     manifest: Annotated[Path, Argument(help="MANIFEST.yaml of the traces.")],
     output: Annotated[
-        Path | None, output_to("Directory to write to.", "the manifest's, over its files")
+        Path | None, options.output_to("Directory to write to.", "the manifest's, over its files")
     ] = None,
     only: Annotated[list[str] | None, Option(help="Trace file to make again.", show_default="all")] = None,
     gpu: Annotated[str | None, Option(help="GPU in place of those of the commands, with -o.")] = None,

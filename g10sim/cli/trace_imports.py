@@ -267,7 +267,7 @@ def place(
 def retime(
     file: options.TraceFile,
     output: options.TraceOutput,
-    gpu: Annotated[str, Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")],
+    gpu: options.Gpu,
 ) -> None:
     """Write a captured trace with the kernel times of another GPU: no capture, no PyTorch."""
     given = load_trace(file)

@@ -64,11 +64,6 @@ class LinkSpec(Spec):
         return self._rate(self.from_device)
 
     @property
-    def slower(self) -> int:
-        """Rate of the slower direction in bytes/second."""
-        return min(self.inward, self.outward)
-
-    @property
     def faster(self) -> int:
         """Rate of the faster direction in bytes/second."""
         return max(self.inward, self.outward)

@@ -188,7 +188,7 @@ def _run(
             running.get("progress", ignore)(cell, result)
         for name, files in having.items():
             if files.is_complete:
-                outcomes[name] = _finished(files, reused=0)
+                outcomes[name] = _finished(files)
                 ended(name, outcomes[name])
 
     store.prepare()
@@ -203,14 +203,14 @@ def _run(
     return outcomes, reused
 
 
-def _finished(files: ResultsDirectory, reused: int) -> Outcome:
+def _finished(files: ResultsDirectory) -> Outcome:
     """Write everything and return the outcome of an experiment whose cells have all ended."""
     cells = files.experiment.cells
     files.write()
     files.merge_tables()
     results = tuple(files.result(cell) for cell in cells)
     warnings = (*files.experiment.warnings, *_unsteady(cells, results), *slow_policies(cells, results))
-    return Outcome(files.directory, files.columns, cells, results, reused, warnings)
+    return Outcome(files.directory, files.columns, cells, results, 0, warnings)
 
 
 def slow_policies(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[str]:
