@@ -22,6 +22,7 @@ from g10sim.experiment.reads import Now
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.uncertainty import all_cells
 from g10sim.experiment.workers import Executor, LocalProcesses
+from g10sim.grouping import grouped
 from g10sim.results.columns import FAILED
 from g10sim.results.legends import ATTRIBUTE, legends
 from g10sim.results.seeds import over_seeds
@@ -253,9 +254,7 @@ def run_cells(
     """
     store = directory if isinstance(directory, CellStore) else CellStore(directory)
     executor = running.get("executor") or LocalProcesses()
-    equal: dict[str, list[Cell]] = {}
-    for cell in cells:
-        equal.setdefault(cell.key, []).append(cell)
+    equal = grouped((cell.key, cell) for cell in cells)
     found: dict[str, CellResult] = {}
     parts = EqualParts()
 

@@ -23,6 +23,7 @@ from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.cells import one_line
 from g10sim.experiment.run import Outcome, Running, run_experiments
 from g10sim.files import write_csv, write_yaml
+from g10sim.grouping import grouped
 from g10sim.registry import not_found
 from g10sim.reproduce.measured_traces import Capture, RowTraces, ScanSpec, kernel_shares
 from g10sim.results.cases import breakdown
@@ -309,9 +310,7 @@ def summaries(judged: Sequence[Judged]) -> list[Summary]:
     found = []
     for used in (PREDICTED, FITTED):
         of_use = [one for one in judged if one.row.spec.used == used and one.ratio is not None]
-        groups: dict[str, list[Judged]] = {}
-        for one in of_use:
-            groups.setdefault(one.row.spec.of, []).append(one)
+        groups = grouped((one.row.spec.of, one) for one in of_use)
         found += [_summed(name, used, group) for name, group in (groups | {ALL: of_use}).items() if group]
     return found
 

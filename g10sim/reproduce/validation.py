@@ -20,6 +20,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell, CellJob, CellResult, TraceInput
 from g10sim.experiment.run import Running, ignore, run_cells
 from g10sim.files import reading, write_csv
+from g10sim.grouping import grouped
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available
@@ -231,9 +232,8 @@ def validate(
 
 def agreements(comparisons: Sequence[Comparison]) -> list[Agreement]:
     """Summarize comparisons per figure, policy and plan, in order of appearance."""
-    groups: dict[tuple[str, str, str], list[Comparison]] = {}
-    for one in comparisons:
-        groups.setdefault((one.row.texts["figure"], one.row.texts["policy"], one.plan), []).append(one)
+    texts = ((one.row.texts["figure"], one.row.texts["policy"], one.plan) for one in comparisons)
+    groups = grouped(zip(texts, comparisons, strict=True))
     return [_agreement(*key, group) for key, group in groups.items()]
 
 
