@@ -23,7 +23,7 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
 from g10sim.capture.measured import split
 from g10sim.config.document import load_document
-from g10sim.config.presets import load_behaviour, validated
+from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.execute import running
@@ -220,10 +220,9 @@ def _prediction(
         return {}, None
     largest = max(tensor.size_bytes for tensor in trace.tensors)
     fault = {**system["page_fault"], "group": f"{-(-largest // running.PAGE) * running.PAGE} B"}
-    behaviour = load_behaviour({"addresses": "own"})
     try:
         spec = running.machine({**system, "page_fault": fault}, budget)
-        plan, result = simulated_plan(running.executable(policy, trace, spec), trace, spec, behaviour)
+        plan, result = simulated_plan(running.executable(policy, trace, spec), trace, spec)
     except G10SimError as error:
         return {"refused": str(error)}, None
     ideal, found = sum(kernel.duration for kernel in trace.kernels) / 1e6, result.summary
@@ -280,7 +279,7 @@ def _run(
     )
     guide = Guide(system, None if policy == DEMAND else cell.plan)
     if plan.live and policy != DEMAND:
-        guide = running.guided(policy, made.script.trace, system, load_behaviour({"addresses": "own"}))
+        guide = running.guided(policy, made.script.trace, system)
     return running.run_guided(made.source, step, made.script, guide, budget, plan.steps + _WARM, undo=False)
 
 
