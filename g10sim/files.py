@@ -129,20 +129,21 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, An
     writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
     writer.writerow({column: inert(column) for column in columns})
     writer.writerows({key: inert(value) for key, value in row.items()} for row in rows)
-    return _write(path, buffer.getvalue())
+    return save_text(path, buffer.getvalue())
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> str:
     """Write indented JSON, whole or not at all; return the checksum. Raises ConfigError."""
-    return _write(path, json.dumps(data, indent=2) + "\n")
+    return save_text(path, json.dumps(data, indent=2) + "\n")
 
 
 def write_yaml(path: Path, data: Mapping[str, Any]) -> str:
     """Write YAML in the order of the data, whole or not at all; return the checksum. Raises ConfigError."""
-    return _write(path, yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120))
+    return save_text(path, yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120))
 
 
-def _write(path: Path, text: str) -> str:
+def save_text(path: Path, text: str) -> str:
+    """Write a text as UTF-8, whole or not at all; return the checksum. Raises ConfigError."""
     with writing(path, ConfigError):
         write_text(path, text)
     return bytes_hash(text.encode())

@@ -7,7 +7,7 @@ DataFrames: ``g10sim.plots.fig11.draw(g10sim.read_results("results/fig11"))``.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,7 @@ def pages(
     if entry.of_sizing:
         return [entry.draw(*reading.read_sizing(directory))]
     results = reading.read_results(directory)
-    keys, timed_for = results.attrs[reading.KEYS], results.attrs[reading.TIMED_FOR]
+    told, keys = results.attrs, results.attrs[reading.KEYS]
     results = rows_where(results, where or {})
     if not entry.of_one_cell:
         _check_sweeps(results, name, entry.sweeps)
@@ -73,9 +73,7 @@ def pages(
     tables = [reading.read_table(directory, table) for table in entry.tables]
     with _all_columns(directory, results, keys):
         figures = entry.pages(results, *tables, **named)
-    for figure in figures:
-        figure.set_gid(stamp(key for number, key in keys.items() if number in shown))
-        _tell_times(figure, timed_for, shown)
+    _sign(figures, told, shown)
     return figures
 
 
@@ -144,25 +142,23 @@ def chart(
     if kind not in CHARTS:
         raise ConfigError(f"found no chart '{kind}'{not_found(kind, CHARTS)}")
     results = reading.read_results(directory)
-    keys, timed_for = results.attrs[reading.KEYS], results.attrs[reading.TIMED_FOR]
     shown = rows_where(results, where or {})
-    with _all_columns(directory, shown, keys):
+    with _all_columns(directory, shown, results.attrs[reading.KEYS]):
         found = points(shown, Roles(x, y, hue, col))
         figures = DRAWINGS[kind](found)
-    for figure in figures:
-        figure.set_gid(stamp(keys[cell] for cell in dict.fromkeys(shown["cell"]) if cell in keys))
-        _tell_times(figure, timed_for, set(shown["cell"]))
+    _sign(figures, results.attrs, set(shown["cell"]))
     return figures, found.data()
 
 
-def _tell_times(
-    figure: Figure, timed_for: Mapping[int, Sequence[str]], shown: Collection[int | None]
-) -> None:
-    """Write under a figure which GPUs its kernel times are for, where these are not the systems'."""
+def _sign(figures: Iterable[Figure], told: Mapping[Any, Any], shown: Collection[int | None]) -> None:
+    """Stamp figures with their cells, and note which GPUs kernel times are for, where not the systems'."""
     from g10sim.plots.style import add_note
 
-    if names := sorted({name for cell, names in timed_for.items() if cell in shown for name in names}):
-        add_note(figure, f"times: {', '.join(names)}")
+    names = sorted({name for cell, some in told[reading.TIMED_FOR].items() if cell in shown for name in some})
+    for figure in figures:
+        figure.set_gid(stamp(key for cell, key in told[reading.KEYS].items() if cell in shown))
+        if names:
+            add_note(figure, f"times: {', '.join(names)}")
 
 
 def save_chart(figures: Sequence[Figure], data: pd.DataFrame, directory: str | Path, name: str) -> list[Path]:

@@ -200,7 +200,7 @@ def _draw_line_panel(axes: Axes, points: Points, found: pd.DataFrame, places: Ma
     roles = points.roles
     lines = []
     for hue, look in points.hues.items():
-        mine = records(found[found[roles.hue] == hue] if roles.hue else found)
+        mine = records(found[found[roles.hue] == hue])
         lines.append((look, {row[roles.x]: row for row in mine}))
         level = next((row for row in mine if row[roles.x] == NONE and row["status"] == OK), None)
         if level is not None:
@@ -225,7 +225,7 @@ def _draw_bound(
 
 def _draw_bar_panel(axes: Axes, points: Points, found: pd.DataFrame, groups: Mapping[Any, str]) -> None:
     roles = points.roles
-    cells = cells_by(found.assign(**({} if roles.hue else {"": ""})), roles.x, roles.hue)
+    cells = cells_by(found, roles.x, roles.hue)
     panels.draw_groups(axes, cells, groups, points.hues, "value")
     places, width = panels.bar_places(len(points.hues))
     for group, value in enumerate(groups):
@@ -241,7 +241,7 @@ def _draw_bar_panel(axes: Axes, points: Points, found: pd.DataFrame, groups: Map
 
 def _draw_map(axes: Axes, points: Points, found: pd.DataFrame, scale: Normalize) -> None:
     roles = points.roles
-    cells = cells_by(found.assign(**({} if roles.hue else {"": ""})), roles.hue, roles.x)
+    cells = cells_by(found, roles.hue, roles.x)
     grid = [
         [cells.get((hue, value), {}).get("value", math.nan) for value in points.x.texts]
         for hue in points.hues

@@ -74,8 +74,9 @@ class Points:
         return bool(self.table["bound"].notna().any())
 
     def of_panel(self, panel: object) -> pd.DataFrame:
-        """Return the points of a panel."""
-        return self.table if not self.roles.col else self.table[self.table[self.roles.col] == panel]
+        """Return the points of a panel; without a hue, all have that of no name."""
+        found = self.table if not self.roles.col else self.table[self.table[self.roles.col] == panel]
+        return found if self.roles.hue else found.assign(**{"": ""})
 
     def data(self) -> pd.DataFrame:
         """Return the points under titles with their units, for a file."""

@@ -12,7 +12,7 @@ from g10sim.policies.interface.registry import available
 PACKAGE = Path(g10sim.__file__).parent
 
 LAYERS = [
-    {"display", "looks", "text"},
+    {"display", "grouping", "looks", "text"},
     {"places"},
     {"reasons"},
     {"errors", "units", "records", "registry"},

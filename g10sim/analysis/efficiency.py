@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator
 
-from g10sim.config.quantities import Duration, Number, PositiveRate, Spec
+from g10sim.config.quantities import Duration, Number, PositiveRate, Spec, required
 from g10sim.registry import not_found
 from g10sim.text import shown
 from g10sim.trace.model import Phase
@@ -159,8 +160,7 @@ class Refinement(Conditions):
     copies: Number | None = Field(default=None, gt=0, le=4)
     """passes over all tensors besides"""
 
-    @model_validator(mode="after")
-    def _about_something(self) -> Refinement:
+    @required
+    def _about_something(self) -> Iterator[str]:
         if all(getattr(self, name) is None for name in _CONDITIONS):
-            raise ValueError(f"found no condition; allowed: at least one of {', '.join(_CONDITIONS)}")
-        return self
+            yield f"found no condition; allowed: at least one of {', '.join(_CONDITIONS)}"

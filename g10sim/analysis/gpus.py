@@ -6,7 +6,7 @@ Kernels of a trace run in order, behind a host that issues them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -14,14 +14,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from g10sim.analysis.efficiency import Bound, Refinement, Share, Shares
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, load_document, merge
 from g10sim.config.presets import PRESET_KEY, leaves, validated
 from g10sim.config.problems import check_choice
-from g10sim.config.quantities import ComputeRate, Duration, PositiveBytes, PositiveRate, Spec, default_time
+from g10sim.config.quantities import (
+    ComputeRate,
+    Duration,
+    PositiveBytes,
+    PositiveRate,
+    Spec,
+    default_time,
+    required,
+)
 from g10sim.errors import ConfigError, TraceError
 from g10sim.registry import as_spelled, choices_text
 from g10sim.trace.model import Device, Kernel, TimeSource, Trace
@@ -90,23 +98,20 @@ class GpuTimingSpec(Spec):
                 raise ValueError(f"peak.{number_format}: found 0; allowed: more than zero")
         return value
 
-    @model_validator(mode="after")
-    def _complete(self) -> GpuTimingSpec:
-        _require_keys("compute_efficiency", self.compute_efficiency, COMPUTING)
-        _require_keys("bandwidth_efficiency", self.bandwidth_efficiency, frozenset(OperatorClass))
+    @required
+    def _complete(self) -> Iterator[str]:
+        yield from _flaws_of_keys("compute_efficiency", self.compute_efficiency, COMPUTING)
+        yield from _flaws_of_keys("bandwidth_efficiency", self.bandwidth_efficiency, frozenset(OperatorClass))
         tables = {f"compute_efficiency.{kind}": shares for kind, shares in self.compute_efficiency.items()}
         for name, shares in {"sustained": self.sustained, **tables}.items():
             if isinstance(shares, dict):
-                _require_keys(name, shares, frozenset(self.peak))
+                yield from _flaws_of_keys(name, shares, frozenset(self.peak))
         numbers = self.numbers()
         usual = {name for name in _OPTIONAL if getattr(self, name) == type(self).model_fields[name].default}
         for key in sorted(numbers - usual - set(self.sources)):
-            raise ValueError(f"found no source for '{key}'; allowed: a text under sources for every number")
+            yield f"found no source for '{key}'; allowed: a text under sources for every number"
         for key in sorted(set(self.sources) - numbers):
-            raise ValueError(
-                f"found a source for '{key}', which is no number here; allowed: {choices_text(numbers)}"
-            )
-        return self
+            yield f"found a source for '{key}', which is no number here; allowed: {choices_text(numbers)}"
 
     def numbers(self) -> set[str]:
         """Dotted keys of all numbers; those of one entry of ``operators`` count as one."""
@@ -213,10 +218,10 @@ def _exact(value: float) -> Fraction:
     return Fraction(str(value))
 
 
-def _require_keys(name: str, found: dict[Any, Any], wanted: frozenset[Any]) -> None:
+def _flaws_of_keys(name: str, found: dict[Any, Any], wanted: frozenset[Any]) -> Iterator[str]:
     for key in sorted(set(found) ^ wanted):
         state = "an efficiency that no operator uses" if key in found else "no efficiency"
-        raise ValueError(f"{name}.{key}: found {state}; allowed: {choices_text(wanted)}")
+        yield f"{name}.{key}: found {state}; allowed: {choices_text(wanted)}"
 
 
 def gpu_names() -> tuple[str, ...]:

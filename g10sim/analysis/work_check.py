@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 
-from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec, gpu_names, load_gpu
+from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec
+from g10sim.analysis.throughput import known_gpu
 from g10sim.display import rounded_seconds
 from g10sim.errors import TraceError
 from g10sim.trace.model import Device, Kernel, TensorKind, TimeSource, Trace
@@ -49,8 +50,7 @@ def _problems(trace: Trace) -> Iterator[tuple[Kernel, str]]:
     for kernel in kernels:
         if kernel.name == _CONVOLUTION:
             convolutions[kernel.layer].add(kernel.flops)
-    name = trace.origin.get("gpu", "")
-    gpu = load_gpu(name) if name in gpu_names() else None
+    gpu = known_gpu(trace)
     for kernel in kernels:
         message = _flops_problem(trace, kernel, convolutions.get(kernel.layer, set()))
         if not message and gpu is not None:

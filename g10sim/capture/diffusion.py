@@ -16,7 +16,7 @@ from g10sim.capture.known_models import CONFIGURATION, Described, known_models, 
 from g10sim.capture.options import Sizes, StepOptions
 from g10sim.capture.workload import Model
 from g10sim.errors import ConfigError
-from g10sim.registry import choices_text, nearest
+from g10sim.registry import as_spelled, choices_text, nearest
 
 FOLDER = "diffusion"
 _CLASS = "_class_name"
@@ -58,15 +58,14 @@ def build_diffusers(
 
 def _described(name: str) -> Described:
     models = known_models(FOLDER)
-    plain = name.rpartition("/")[2].lower()
-    known = next((model for model in models if model.lower() == plain), None)
-    if known is not None:
-        return Described(dict(models[known][1].settings), f"diffusers:{name}")
+    plain = as_spelled(name.rpartition("/")[2], models)
+    if plain in models:
+        return Described(dict(models[plain][1].settings), f"diffusers:{name}")
     found = local(name, _CLASS)
     if found is None:
         raise ConfigError(
             f"diffusers:{name}: found a model whose configuration would have to be downloaded"
-            f"{nearest(plain, models)}; allowed: {choices_text(models)}, or a directory with a "
+            f"{nearest(plain.lower(), models)}; allowed: {choices_text(models)}, or a directory with a "
             f"{CONFIGURATION}"
         )
     if found.data[_CLASS] != UNet2DConditionModel.__name__:

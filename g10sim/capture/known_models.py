@@ -19,7 +19,7 @@ from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
 from g10sim.files import reading
-from g10sim.registry import nearest
+from g10sim.registry import as_spelled, nearest
 
 CONFIGURATION = "config.json"
 _NEAR = 0.75
@@ -107,11 +107,11 @@ def described(name: str, settings: Sequence[str] = ()) -> Described:
 
 
 def _known(name: str) -> Described | None:
-    plain = name.rpartition("/")[2]
-    by_lower_case = {known.lower(): known for known in known_models()}
-    if plain.lower() not in by_lower_case or Path(name, CONFIGURATION).is_file():
+    models = known_models()
+    plain = as_spelled(name.rpartition("/")[2], models)
+    if plain not in models or Path(name, CONFIGURATION).is_file():
         return None
-    family, model = known_models()[by_lower_case[plain.lower()]]
+    family, model = models[plain]
     data = {_FAMILY: family.family, "architectures": [family.architecture], **deepcopy(model.settings)}
     return Described(data, f"hf:{name}", model.longest)
 

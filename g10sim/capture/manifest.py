@@ -15,8 +15,7 @@ from g10sim.analysis.footprint import footprint_bytes
 from g10sim.config.document import load_document
 from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
-from g10sim.errors import ConfigError
-from g10sim.files import write_text, writing
+from g10sim.files import save_text
 from g10sim.trace.format import load_trace
 
 MANIFEST = "MANIFEST.yaml"
@@ -105,8 +104,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
     """Write a manifest; the file appears whole or not at all. Raises ConfigError."""
     entries = [entry.model_dump(exclude_defaults=True) for entry in manifest.traces]
     text = yaml.safe_dump({"traces": entries}, sort_keys=False, width=_WIDTH)
-    with writing(path, ConfigError):
-        write_text(path, _HEAD + text)
+    save_text(path, _HEAD + text)
 
 
 def described(entry: Entry, path: Path) -> Entry:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -27,6 +26,7 @@ from g10sim.capture.options import StepOptions
 from g10sim.capture.recorder import KernelDraft, Recorder
 from g10sim.capture.recording import Runnable
 from g10sim.errors import TraceError
+from g10sim.grouping import grouped
 from g10sim.importers.aten import short_name
 from g10sim.importers.kineto_events import Profile, Span, read_profile
 from g10sim.trace.model import TimeSource
@@ -169,9 +169,7 @@ def kernel_times(
     The time of an operator that launches several is split as the roofline of ``gpu`` would. Kernels of an
     operator without a time are left out.
     """
-    launched: defaultdict[int, list[int]] = defaultdict(list)
-    for position, draft in enumerate(drafts):
-        launched[draft.call].append(position)
+    launched = grouped((draft.call, position) for position, draft in enumerate(drafts))
     found: dict[int, tuple[int, TimeSource]] = {}
     for call, total_ns in by_call.items():
         positions = launched.get(call, [])
@@ -273,16 +271,10 @@ def benchmarked(calls: Sequence[RecordedCall], *, device: str = CUDA) -> dict[in
     Operators with equal arguments are run once. One whose tensors the device's memory is too small for, or
     that cannot run on made-up values, is left out.
     """
-    times: dict[str, int | None] = {}
-    found = {}
-    for position, call in enumerate(calls):
-        key = repr(call)
-        if key not in times:
-            times[key] = _benchmark(call, device)
-        spent = times[key]
-        if spent is not None:
-            found[position] = spent
-    return found
+    keys = list(map(repr, calls))
+    different = dict(zip(keys, calls, strict=True))
+    times = {key: _benchmark(call, device) for key, call in different.items()}
+    return {position: spent for position, key in enumerate(keys) if (spent := times[key]) is not None}
 
 
 def _benchmark(call: RecordedCall, device: str) -> int | None:

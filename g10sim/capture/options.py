@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError
 
 from g10sim.config.problems import describe
-from g10sim.config.quantities import Spec
+from g10sim.config.quantities import Spec, required
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
 from g10sim.units import parse_bytes
@@ -96,12 +96,7 @@ class StepOptions(Spec):
     routing_seed: Annotated[int | None, Otherwise("0")] = None
     """Seed of a routing that is drawn."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> StepOptions:
-        for problem in self._problems():
-            raise ValueError(problem)
-        return self
-
+    @required
     def _problems(self) -> Iterator[str]:
         if self.autocast is not None and self.dtype != "float32":
             yield f"autocast: found {self.autocast} with dtype {self.dtype}; allowed: dtype float32"

@@ -164,7 +164,8 @@ def assemble(
     found = _found(trace, gpu, recorder.kernels, recorder.unpriced, origin)
     found["allocated_peak_bytes"] = str(recorder.allocated_peak_bytes)
     if times:
-        found["time_source"] = _time_sources(trace.kernels)
+        counts = Counter(kernel.time_source.value for kernel in trace.kernels)
+        found["time_source"] = ", ".join(f"{source} x{count}" for source, count in counts.most_common())
     return replace(trace, origin={**origin, **found})
 
 
@@ -195,11 +196,6 @@ def _found(
     if unpriced:
         found["operators_priced_by_bytes"] = ", ".join(f"{n} x{k}" for n, k in sorted(unpriced.items()))
     return found
-
-
-def _time_sources(kernels: Sequence[Kernel]) -> str:
-    counts = Counter(kernel.time_source.value for kernel in kernels)
-    return ", ".join(f"{source} x{count}" for source, count in counts.most_common())
 
 
 def _unique_names(records: Collection[StorageRecord]) -> Iterator[str]:

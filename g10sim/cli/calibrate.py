@@ -12,7 +12,7 @@ from typer import Argument, Option
 from g10sim.cli.options import DEFAULT_SYSTEM, chosen, output_to
 from g10sim.cli.output import say, warn
 from g10sim.errors import ConfigError
-from g10sim.files import write_text, writing
+from g10sim.files import save_text
 from g10sim.importers.nvbandwidth import Engine, read_link
 
 app = typer.Typer(
@@ -54,7 +54,6 @@ def links(
     if output is None:
         say(text.rstrip())
         return
-    with writing(output, ConfigError):
-        write_text(output, text)
+    save_text(output, text)
     found = link.to_device.value, link.from_device.value
     say(f"{output}: {preset}, with {found[0]:g} GB/s to the GPU and {found[1]:g} GB/s from it")

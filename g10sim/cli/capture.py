@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,10 +22,9 @@ from g10sim.capture.manifest import (
     write_manifest,
 )
 from g10sim.capture.source import torchvision_misfit
-from g10sim.cli import capture_options as options
-from g10sim.cli.options import TraceOutput, output_to
+from g10sim.cli import options
 from g10sim.cli.output import say, show_table, warn
-from g10sim.config.problems import check_choice
+from g10sim.config.problems import among
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError, TraceError
 from g10sim.trace.format import save_trace
@@ -41,7 +39,7 @@ _NEEDS_A_GPU = "left: measured on a GPU"
 @options.with_step_options()
 def capture(
     source: options.Source,
-    output: TraceOutput,
+    output: options.TraceOutput,
     gpu: options.Gpu,
     measure: options.Measure = False,
     strict: options.Strict = False,
@@ -51,49 +49,34 @@ def capture(
     from g10sim.capture.source import capture_source
 
     trace = capture_source(source, gpu=gpu, measure=measure, **step)
-    unpriced = _priced_by_bytes(trace)
-    if strict and unpriced is not None and unpriced.is_much:
+    unpriced, is_much = _priced_by_bytes(trace)
+    if strict and is_much:
         problem = f"{source}: found operators of unknown cost: {unpriced}"
         raise TraceError(f"{problem}; allowed with --strict: at most {_MUCH:.0%}")
     save_trace(trace, output)
     misfit = torchvision_misfit() if source.startswith("torchvision:") else None
     if misfit is not None:
         warn(f"{misfit}: captured without torchvision's compiled operators, which classifiers do not use")
-    _report(trace, load_gpu(gpu), output, unpriced)
+    _report(trace, load_gpu(gpu), output, unpriced, is_much=is_much)
 
 
-@dataclass(frozen=True, slots=True)
-class _PricedByBytes:
-    """Operators without a cost, and their shares of a trace's moved bytes and of its time."""
+def _priced_by_bytes(trace: Trace) -> tuple[str, bool]:
+    """Return the operators of a trace without a cost, with their shares, and whether these are much.
 
-    names: str
-    of_bytes: float
-    of_time: float
-
-    @property
-    def is_much(self) -> bool:
-        """Return whether the shares are more than a trace's times can be trusted with."""
-        return max(self.of_bytes, self.of_time) > _MUCH
-
-    def __str__(self) -> str:
-        return f"{self.names} ({self.of_bytes:.2%} of the bytes, {self.of_time:.2%} of the time or more)"
-
-
-def _priced_by_bytes(trace: Trace) -> _PricedByBytes | None:
-    """Return the operators of a trace that have no cost; None if all have one."""
+    That is more than a trace's times can be trusted with. The text is empty if all have a cost.
+    """
     found = [kernel for kernel in trace.kernels if kernel.time_source is TimeSource.BYTES]
     if not found:
-        return None
+        return "", False
     moved = sum(kernel.moved_bytes for kernel in trace.kernels)
     ticks = sum(kernel.duration for kernel in trace.kernels)
-    return _PricedByBytes(
-        trace.origin["operators_priced_by_bytes"],
-        sum(kernel.moved_bytes for kernel in found) / max(moved, 1),
-        sum(kernel.duration for kernel in found) / max(ticks, 1),
-    )
+    of_bytes = sum(kernel.moved_bytes for kernel in found) / max(moved, 1)
+    of_time = sum(kernel.duration for kernel in found) / max(ticks, 1)
+    shares = f"{of_bytes:.2%} of the bytes, {of_time:.2%} of the time or more"
+    return f"{trace.origin['operators_priced_by_bytes']} ({shares})", max(of_bytes, of_time) > _MUCH
 
 
-def _report(trace: Trace, gpu: GpuTimingSpec, output: Path, unpriced: _PricedByBytes | None) -> None:
+def _report(trace: Trace, gpu: GpuTimingSpec, output: Path, unpriced: str, *, is_much: bool) -> None:
     seconds = sum(kernel.duration for kernel in trace.kernels) / trace.ticks_per_second
     say(
         f"{output}: {len(trace.kernels)} kernels, {len(trace.tensors)} tensors, "
@@ -105,8 +88,8 @@ def _report(trace: Trace, gpu: GpuTimingSpec, output: Path, unpriced: _PricedByB
         f"footprint {rounded_bytes(footprint)}, at most {rounded_bytes(peak)} alive at a time, "
         f"{peak / gpu.memory:.2f} x its {format_bytes(gpu.memory)}"
     )
-    if unpriced is not None:
-        (warn if unpriced.is_much else say)(f"no cost known, priced by the bytes they move: {unpriced}")
+    if unpriced:
+        (warn if is_much else say)(f"no cost known, priced by the bytes they move: {unpriced}")
     if "torch_compile" in trace.origin:
         say(f"torch.compile: {trace.origin['torch_compile']}")
     if first := trace.origin.get("inputs_of_the_first_step"):
@@ -129,7 +112,7 @@ def _sizes(trace: Trace) -> str:
 def recapture(
     manifest: Annotated[Path, Argument(help="MANIFEST.yaml of the traces.")],
     output: Annotated[
-        Path | None, output_to("Directory to write to.", "the manifest's, over its files")
+        Path | None, options.output_to("Directory to write to.", "the manifest's, over its files")
     ] = None,
     only: Annotated[list[str] | None, Option(help="Trace file to make again.", show_default="all")] = None,
     gpu: Annotated[str | None, Option(help="GPU in place of those of the commands, with -o.")] = None,
@@ -141,7 +124,7 @@ def recapture(
             raise ConfigError("--gpu: found without -o; allowed: with -o and another directory")
         load_gpu(gpu)
         found = Manifest(traces=tuple(entry.on(gpu) for entry in found.traces))
-    wanted = _wanted(found, only)
+    wanted = among(found.traces, [entry.file for entry in found.traces], only or (), "--only: found")
     directory = manifest.parent if output is None else output
     if not directory.is_dir():
         raise ConfigError(f"-o: found '{directory}'; allowed: a directory that exists")
@@ -166,13 +149,6 @@ def capture_words(words: Sequence[str], path: Path) -> None:
     command = typer.Typer()
     command.command()(capture)
     command([*words, "-o", str(path)], standalone_mode=False)
-
-
-def _wanted(manifest: Manifest, only: list[str] | None) -> tuple[Entry, ...]:
-    names = [entry.file for entry in manifest.traces]
-    for name in only or ():
-        check_choice(name, names, "--only: found")
-    return tuple(entry for entry in manifest.traces if not only or entry.file in only)
 
 
 def _comparison(before: Entry, now: Entry) -> str:

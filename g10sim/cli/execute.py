@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from g10sim.cli import capture_options as options
-from g10sim.cli.options import DEFAULT_SYSTEM, output_to, sizes
+from g10sim.cli import options
 from g10sim.cli.output import say, show_table, warn
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
@@ -51,11 +50,11 @@ def execute(
     gpu: options.Gpu = "a100-40g",
     system: Annotated[
         str, Option(help="System that policies plan for and that is simulated.")
-    ] = DEFAULT_SYSTEM,
+    ] = options.DEFAULT_SYSTEM,
     check: Annotated[
         bool, Option("--check/--no-check", help="Compare all values with the plain step's.")
     ] = True,
-    output: Annotated[Path | None, output_to("CSV with a row for each kernel.", "none")] = None,
+    output: Annotated[Path | None, options.output_to("CSV with a row for each kernel.", "none")] = None,
     live: Live = True,
     measure: Annotated[
         bool, Option("--measure", help="SOURCE is a YAML file of models, budgets and policies to measure.")
@@ -105,7 +104,7 @@ def _measure(cells: Path, device: str, output: Path | None) -> None:
 def _budget(text: str) -> int | float:
     """Return bytes, or a share of the peak. Raises ConfigError."""
     if not text.endswith("%"):
-        return sizes("--budget", [text])[0]
+        return options.sizes("--budget", [text])[0]
     try:
         share = float(text.removesuffix("%")) / 100
     except ValueError:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from typer import Argument, BadParameter, Option
 
-from g10sim.capture.options import Otherwise, flag
+from g10sim.capture.options import Otherwise, SizeOptions, StepOptions, flag
 from g10sim.config.data import find_file
 from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Spec, descriptions
@@ -90,6 +90,30 @@ Verbose = Annotated[
     bool, Option("--verbose", "-v", help="Name the files that are read and the cells that are reused.")
 ]
 Force = Annotated[bool, Option("--force", help="Run every cell, also those that an earlier run finished.")]
+Source = Annotated[
+    str,
+    Argument(
+        metavar="SOURCE",
+        help="hf:NAME, diffusers:NAME, timm:NAME, torchvision:NAME, or module:function, which returns "
+        "(model, inputs), a step or a generator of steps.",
+    ),
+]
+Gpu = Annotated[str, Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")]
+Measure = Annotated[bool, Option("--measure", help="Measure the times on the CUDA device of this computer.")]
+Strict = Annotated[
+    bool,
+    Option(
+        "--strict", help="Refuse a step in which operators of unknown cost are more than 1% of bytes or time."
+    ),
+]
+_Settings = Annotated[
+    list[str],
+    Option(
+        "--set",
+        help="Set a key of an hf: model's configuration, such as hidden_size=64.",
+        metavar="KEY=VALUE",
+    ),
+]
 
 _Choice = TypeVar("_Choice", bound=str)
 Command: TypeAlias = Callable[..., None]
@@ -127,6 +151,21 @@ def _parameter(kind: type[Spec], name: str) -> Parameter:
     return Parameter(
         name, Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[field.annotation, option]
     )
+
+
+def with_step_options(*names: str) -> Callable[[Command], Command]:
+    """Give a command options of the source and of the step instead of its ``**options``.
+
+    Of the step they are those named, or all.
+    """
+    settings = Parameter("settings", Parameter.KEYWORD_ONLY, default=(), annotation=_Settings)
+    return with_parameters(*parameters(SizeOptions), settings, *parameters(StepOptions, *names))
+
+
+def only(what: str, *names: str, such_as: str = "") -> Any:
+    """Return the option for names, comma-separated, that narrow what is done: without it all count."""
+    example = f", such as {such_as}" if such_as else ""
+    return Option(*names, help=f"Only {what}, comma-separated{example}.", show_default="all")
 
 
 def names_in(option: str, text: str | None) -> list[str]:

@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from g10sim.errors import G10SimError, notes_of
+from g10sim.grouping import grouped
 from g10sim.text import few, printable
 
 CELL_FAILED, OUTPUT_LOST, BAD_INPUT, ALL_UNSUPPORTED, INTERRUPTED = 1, 1, 2, 3, 130
@@ -154,9 +155,7 @@ def complain_of_failures(failures: Iterable[tuple[str, str]]) -> None:
 
     Failures are pairs of what failed and the reason.
     """
-    reasons: dict[str, list[str]] = {}
-    for name, reason in failures:
-        reasons.setdefault(reason, []).append(name)
+    reasons = grouped((reason, name) for name, reason in failures)
     for reason, names in reasons.items():
         complain(f"{few(names, _FAILURES_NAMED)} failed: {reason}")
     if reasons:

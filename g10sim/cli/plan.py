@@ -15,6 +15,7 @@ from g10sim.cli.output import say, show_table
 from g10sim.config.presets import load_system
 from g10sim.display import rounded_bytes
 from g10sim.files import write_csv
+from g10sim.grouping import grouped
 from g10sim.policies.designs.autoswap.planner import MODES, SCORES
 from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.plan import PlanComparison, Planned, compare_plans
@@ -154,10 +155,9 @@ def diff(
     if rows and moves:
         title = f"First differences of {len(rows)}"
         _show_moves(title, ("kernel in first", "kernel in second"), rows[:moves], trace)
-    if not rows and not found.same_order:
-        say("The plans have the same moves, in another order within kernels.")
-    elif not rows:
-        say("The plans have the same moves.")
+    if not rows:
+        order = "" if found.same_order else ", in another order within kernels"
+        say(f"The plans have the same moves{order}.")
 
 
 def _show_counts(found: PlanComparison, trace: Trace | None) -> None:
@@ -196,10 +196,8 @@ def _kind(move: Move) -> str:
 
 def _by_kind(moves: Iterable[Planned]) -> dict[str, list[Planned]]:
     """Group moves by kind: the usual kinds first, then the others that occur."""
-    found: dict[str, list[Planned]] = {kind: [] for kind in _USUAL}
-    for entry in moves:
-        found.setdefault(_kind(entry.move), []).append(entry)
-    return found
+    usual: dict[str, list[Planned]] = {kind: [] for kind in _USUAL}
+    return usual | grouped((_kind(entry.move), entry) for entry in moves)
 
 
 def _tensors(moves: Iterable[Planned]) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from g10sim.cli.options import Force, Scheduler, Workers, choose_executor, names_in, output_to
+from g10sim.cli.options import Force, Scheduler, Workers, choose_executor, names_in, only, output_to
 from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.errors import ConfigError
@@ -26,15 +26,9 @@ _VARIABLE = "G10SIM_REFERENCE"
 
 def validate(
     reference: Annotated[Path, Argument(help="Directory with published.csv and traces/MODEL/BATCH/.")],
-    figures: Annotated[
-        str | None, Option(help="Only these figures, comma-separated.", show_default="all")
-    ] = None,
-    models: Annotated[
-        str | None, Option(help="Only these models, comma-separated.", show_default="all")
-    ] = None,
-    policies: Annotated[
-        str | None, Option(help="Only these policies, comma-separated.", show_default="all")
-    ] = None,
+    figures: Annotated[str | None, only("these figures")] = None,
+    models: Annotated[str | None, only("these models")] = None,
+    policies: Annotated[str | None, only("these policies")] = None,
     workers: Workers = None,
     output: Annotated[Path, output_to("Directory of validation.csv and of finished cells.")] = Path(
         "results/validation"
@@ -82,13 +76,7 @@ def _error(error: float | None) -> str:
 
 
 def claims(
-    system: Annotated[
-        str | None,
-        Option(
-            help="Only claims about these designs, comma-separated, such as 'G10,TENSILE'.",
-            show_default="all",
-        ),
-    ] = None,
+    system: Annotated[str | None, only("claims about these designs", such_as="'G10,TENSILE'")] = None,
     quick: Annotated[bool, Option("--quick", help="Fewer and smaller cells, which take minutes.")] = False,
     reference: Annotated[
         Path | None,
@@ -152,14 +140,7 @@ def _show_findings(findings: list[claim_list.Finding]) -> None:
 
 
 def measured(
-    classes: Annotated[
-        str | None,
-        Option(
-            "--class",
-            help="Only rows of these classes, comma-separated, such as 'paging'.",
-            show_default="all",
-        ),
-    ] = None,
+    classes: Annotated[str | None, only("rows of these classes", "--class", such_as="'paging'")] = None,
     quick: Annotated[bool, Option("--quick", help="Only rows whose traces ship: no PyTorch needed.")] = False,
     rows_list: Annotated[
         Path, Option("--list", help="List of rows (YAML), or a directory of lists.")

@@ -17,7 +17,7 @@ from g10sim.cli import options
 from g10sim.cli.output import complain_of_failures, say, show_table, warn
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run, with_policies
-from g10sim.config.problems import check_choice
+from g10sim.config.problems import among
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.run import Outcome, run_experiments
 from g10sim.plots.registry import CHARTS, ENTRIES, paper_figures
@@ -28,10 +28,7 @@ ALL = "all"
 
 
 def reproduce(
-    figures: Annotated[
-        str | None,
-        Option(help="Only these figures, comma-separated, such as fig11,fig15.", show_default="all"),
-    ] = None,
+    figures: Annotated[str | None, options.only("these figures", such_as="fig11,fig15")] = None,
     output: Annotated[Path, options.output_to("Directory of results and pictures.")] = Path("results/paper"),
     workers: Annotated[
         int | None,
@@ -69,10 +66,8 @@ def reproduce(
 
 
 def _chosen(text: str | None) -> list[str]:
-    known, names = paper_figures(), options.names_in("--figures", text)
-    for name in names:
-        check_choice(name, known, "--figures: found")
-    return [name for name in known if name in names] if names else list(known)
+    known = paper_figures()
+    return among(known, known, options.names_in("--figures", text), "--figures: found")
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic_core import to_jsonable_python
@@ -13,8 +13,6 @@ from g10sim.cli.options import Json
 from g10sim.cli.output import say, say_json, show_table
 from g10sim.config.presets import load_ssd, load_system, ssd_names, system_names
 from g10sim.config.problems import check_choice
-from g10sim.config.ssd import SsdPreset
-from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available, find
@@ -28,12 +26,10 @@ def system(
     """List the presets of systems and SSDs, or show one with the source of every number."""
     if json:
         names = (*system_names(), *ssd_names())
-        one_by_one = {every: _preset(every).model_dump(mode="json") for every in names if name is None}
-        say_json(one_by_one if name is None else _preset(name).model_dump(mode="json"))
+        say_json({every: _described(every) for every in names} if name is None else _described(name))
         return
     if name is not None:
-        data = _preset(name).model_dump(mode="json")
-        say(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120).rstrip())
+        say(yaml.safe_dump(_described(name), sort_keys=False, allow_unicode=True, width=120).rstrip())
         return
     rows = []
     for preset in system_names():
@@ -74,16 +70,16 @@ def policies(
         say(line)
 
 
-def _preset(name: str) -> SystemSpec | SsdPreset:
+def _described(name: str) -> dict[str, Any]:
     """Return a system, by name or from a file, or an SSD. Raises ConfigError."""
     ssds = ssd_names()
     names = (*system_names(), *ssds)
     name = as_spelled(name, names)
     if name in ssds:
-        return load_ssd(name)
+        return load_ssd(name).model_dump(mode="json")
     if not name.endswith((".yaml", ".yml")):
         check_choice(name, names, "system: found unknown preset", ", or a YAML file")
-    return load_system(name)
+    return load_system(name).model_dump(mode="json")
 
 
 def _facts(name: str, policy: type[Policy]) -> dict[str, object]:

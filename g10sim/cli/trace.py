@@ -36,14 +36,8 @@ from g10sim.trace.model import Trace
 app = typer.Typer(help="Make, look at and check trace files.", no_args_is_help=True, add_completion=False)
 app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
-app.command()(capture)
-app.command()(recapture)
-app.command()(models)
-app.command()(retime)
-app.command()(reorder)
-app.command()(place)
-app.command()(stages)
-app.command()(block)
+for command in (capture, recapture, models, retime, reorder, place, stages, block):
+    app.command()(command)
 
 _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 

@@ -12,6 +12,7 @@ from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_byt
 from g10sim.analysis.throughput import Throughput, known_gpu, throughput, utilisation
 from g10sim.cli.output import show_table
 from g10sim.display import rounded_bytes, rounded_seconds
+from g10sim.grouping import grouped
 from g10sim.importers.account import KEY, Account, account_of
 from g10sim.trace.format import trace_hash
 from g10sim.trace.model import TensorKind, Trace
@@ -100,10 +101,8 @@ _PRICE = attrgetter("operator_class", "time_source", *_PRICED[1:])
 
 def kinds(trace: Trace) -> dict[str, tuple[int, int, int]]:
     """Return number, bytes together and bytes of the largest of tensors by kind, the most bytes first."""
-    sizes: defaultdict[str, list[int]] = defaultdict(list)
-    for kind, size in each(trace.tensors, attrgetter("kind", "size_bytes")):
-        sizes[kind.value].append(size)
-    found = {kind: (len(sizes), sum(sizes), max(sizes)) for kind, sizes in sizes.items()}
+    by_kind = grouped(each(trace.tensors, attrgetter("kind.value", "size_bytes")))
+    found = {kind: (len(sizes), sum(sizes), max(sizes)) for kind, sizes in by_kind.items()}
     return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
 

@@ -264,11 +264,7 @@ def place(
     say(f"{output}: {len(trace.cpu_kernels)} of {len(trace.kernels)} kernels on the {device.upper()}")
 
 
-def retime(
-    file: options.TraceFile,
-    output: options.TraceOutput,
-    gpu: Annotated[str, Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")],
-) -> None:
+def retime(file: options.TraceFile, output: options.TraceOutput, gpu: options.Gpu) -> None:
     """Write a captured trace with the kernel times of another GPU: no capture, no PyTorch."""
     given = load_trace(file)
     found = load_gpu(gpu)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from collections.abc import Iterator
 
-from g10sim.config.quantities import Bytes, PositiveBytes, Spec, default_size
+from pydantic import Field
+
+from g10sim.config.quantities import Bytes, PositiveBytes, Spec, default_size, required
 from g10sim.units import format_bytes
 
 
@@ -34,12 +36,11 @@ class CachingPoolSpec(Spec):
     returns_chunks: bool = Field(default=True, strict=True)
     """whether free chunks are given back when memory runs out"""
 
-    @model_validator(mode="after")
-    def _chunks_hold_what_they_are_for(self) -> CachingPoolSpec:
+    @required
+    def _chunks_hold_what_they_are_for(self) -> Iterator[str]:
         for chunk, limit in (("small_chunk", "small_limit"), ("large_chunk", "large_limit")):
             if getattr(self, chunk) < getattr(self, limit):
-                raise ValueError(
+                yield (
                     f"{chunk}: found {format_bytes(getattr(self, chunk))}; allowed: at least {limit}, "
                     f"{format_bytes(getattr(self, limit))}"
                 )
-        return self

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from g10sim.config import quantities
 from g10sim.config.effects import Effect
@@ -37,11 +38,10 @@ class CollectionSpec(quantities.Spec):
     """superblocks that are chosen at a time at most, one for each that is missing to `start`; what is valid
     in them then is copied, one superblock after the other"""
 
-    @model_validator(mode="after")
-    def _starts_before_it_is_urgent(self) -> CollectionSpec:
+    @quantities.required
+    def _starts_before_it_is_urgent(self) -> Iterator[str]:
         if self.urgent > self.start:
-            raise ValueError(f"urgent: found {self.urgent}; allowed: at most 'start', {self.start}")
-        return self
+            yield f"urgent: found {self.urgent}; allowed: at most 'start', {self.start}"
 
 
 class SlcSpec(quantities.Spec):
@@ -147,24 +147,22 @@ class FlashSsdSpec(Attached):
     """before time starts. fresh: erased; sequential: written once from end to end; random: overwritten at
     random, so that lasting data is spread over all superblocks"""
 
-    @model_validator(mode="after")
-    def _leaves_room_to_work(self) -> FlashSsdSpec:
+    @quantities.required
+    def _leaves_room_to_work(self) -> Iterator[str]:
         if self.physical_bytes > SIZE.most:
             problem = f"found flash of {self.physical_bytes / 1e12:.3g} TB (blocks x pages x ...)"
-            raise ValueError(f"{problem}; allowed: {SIZE.range}")
+            yield f"{problem}; allowed: {SIZE.range}"
         if self.in_place:
-            return self
+            return
         spare = self.overprovisioning * self.blocks
         needed = self.urgent_superblocks + self.streams + 2
         if spare < needed:
-            raise ValueError(
+            yield (
                 f"overprovisioning: found {self.overprovisioning} of {self.blocks} superblocks, {spare:.1f}; "
                 f"allowed: at least {needed}, for {self.streams} streams and garbage collection"
             )
         if self.copy_planes is not None and self.copy_planes > self.planes:
-            problem = f"copy_planes: found {self.copy_planes}"
-            raise ValueError(f"{problem}; allowed: 1 to {self.planes}, its planes")
-        return self
+            yield f"copy_planes: found {self.copy_planes}; allowed: 1 to {self.planes}, its planes"
 
     @cached_property
     def array(self) -> FlashArray:

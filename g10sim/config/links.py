@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from g10sim.config.effects import Effect
-from g10sim.config.quantities import Duration, PositiveRate, Spec
+from g10sim.config.quantities import Duration, PositiveRate, Spec, required
 from g10sim.errors import InvariantError
 from g10sim.units import format_rate
 
@@ -34,24 +35,22 @@ class LinkSpec(Spec):
     per_copy: Duration | None = None
     """of starting one copy; none: nothing"""
 
-    @model_validator(mode="after")
-    def _directions_have_rates(self) -> Self:
+    @required
+    def _directions_have_rates(self) -> Iterator[str]:
         named = {"to_device": self.to_device, "from_device": self.from_device}
         if self.bandwidth is None:
             missing = [name for name, rate in named.items() if rate is None]
             if missing:
                 found = "nothing (the key is missing)" if len(missing) == 2 else f"no {missing[0]}"
-                problem = f"bandwidth: found {found}"
-                raise ValueError(f"{problem}; allowed: bandwidth, or to_device and from_device")
+                yield f"bandwidth: found {found}; allowed: bandwidth, or to_device and from_device"
         elif None not in named.values():
             problem = "bandwidth: found with to_device and from_device, which leave it nothing to say"
-            raise ValueError(f"{problem}; allowed: one or the other")
+            yield f"{problem}; allowed: one or the other"
         if self.duplex is not None and not self.faster <= self.duplex <= self.inward + self.outward:
-            raise ValueError(
+            yield (
                 f"duplex: found {format_rate(self.duplex)}; allowed: {format_rate(self.faster)} (one "
                 f"direction) to {format_rate(self.inward + self.outward)} (both)"
             )
-        return self
 
     @property
     def inward(self) -> int:
@@ -62,11 +61,6 @@ class LinkSpec(Spec):
     def outward(self) -> int:
         """Rate away from the GPU in bytes/second."""
         return self._rate(self.from_device)
-
-    @property
-    def slower(self) -> int:
-        """Rate of the slower direction in bytes/second."""
-        return min(self.inward, self.outward)
 
     @property
     def faster(self) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
@@ -15,6 +15,8 @@ from g10sim.config.quantities import descriptions
 from g10sim.errors import ConfigError
 from g10sim.registry import not_found
 from g10sim.text import shown
+
+Item = TypeVar("Item")
 
 _MOST_SHOWN = 200
 _MOST_TELLING = ("extra_forbidden", "missing")
@@ -104,6 +106,13 @@ def check_choice(found: str, known: Collection[str], said: str, also: str = "") 
     """Raise ConfigError for a name that is not known; the message is ``said``, the name and the choices."""
     if found not in known:
         raise ConfigError(f"{said} '{found}'{not_found(found, known)}{also}")
+
+
+def among(items: Iterable[Item], names: Sequence[str], wanted: Collection[str], said: str) -> list[Item]:
+    """Return the items with wanted names, all where none is wanted. Raises ConfigError, as `check_choice`."""
+    for name in wanted:
+        check_choice(name, dict.fromkeys(names), said)
+    return [item for item, name in zip(items, names, strict=True) if not wanted or name in wanted]
 
 
 _Model = type[BaseModel] | None

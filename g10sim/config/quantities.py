@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from itertools import pairwise
@@ -20,6 +20,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     WithJsonSchema,
+    model_validator,
 )
 
 from g10sim import units
@@ -35,6 +36,17 @@ class Spec(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+def required(flaws: Callable[[Any], Iterator[str]]) -> Any:
+    """Make a condition of models from a method that yields what is wrong with one: the first is refused."""
+
+    def check(model: Any) -> Any:
+        for flaw in flaws(model):
+            raise ValueError(flaw)
+        return model
+
+    return model_validator(mode="after")(check)
 
 
 @cache

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
-from g10sim.config.quantities import Duration, PlainName, Spec, default_time
+from g10sim.config.quantities import Duration, PlainName, Spec, default_time, required
 from g10sim.config.sharing import BESIDE, ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.uncertainty import UncertaintySpec
@@ -114,11 +115,10 @@ class JobSpec(Spec):
     """fixed: copies arrive one interval apart; poisson: at random, one interval apart on average, by the seed
     of the run"""
 
-    @model_validator(mode="after")
-    def _poisson_has_a_rate(self) -> JobSpec:
+    @required
+    def _poisson_has_a_rate(self) -> Iterator[str]:
         if self.arrivals == "poisson" and not self.interval:
-            raise ValueError("found arrivals 'poisson' without 'interval'; allowed: a mean interval above 0")
-        return self
+            yield "found arrivals 'poisson' without 'interval'; allowed: a mean interval above 0"
 
 
 class WorkloadSpec(Spec):
@@ -150,19 +150,18 @@ class WorkloadSpec(Spec):
     ] = Field(default_factory=SharingSpec)
     """how jobs on one GPU share its time and memory"""
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> WorkloadSpec:
+    @required
+    def _one_kind(self) -> Iterator[str]:
         if self.trace and self.jobs:
-            raise ValueError("found both 'trace' and 'jobs'; allowed: one of them")
+            yield "found both 'trace' and 'jobs'; allowed: one of them"
         if not self.trace and not self.jobs:
-            raise ValueError("found neither 'trace' nor 'jobs'; allowed: one of them, not empty")
+            yield "found neither 'trace' nor 'jobs'; allowed: one of them, not empty"
         if self.jobs and "iterations" in self.model_fields_set:
-            raise ValueError("found 'iterations' with 'jobs'; allowed: iterations of each job")
+            yield "found 'iterations' with 'jobs'; allowed: iterations of each job"
         if self.jobs and self.replicas is not None:
-            raise ValueError("found 'replicas' with 'jobs'; allowed: replicas of one trace")
+            yield "found 'replicas' with 'jobs'; allowed: replicas of one trace"
         if self.trace and self.sharing != SharingSpec():
-            raise ValueError("found 'sharing' without 'jobs'; allowed: with jobs that run together")
-        return self
+            yield "found 'sharing' without 'jobs'; allowed: with jobs that run together"
 
 
 class PolicySpec(Spec):
@@ -221,19 +220,17 @@ class RunConfig(Spec):
                 raise ValueError(f"found no values for '{key}'; allowed: a list with at least one")
         return sweep
 
-    @model_validator(mode="after")
-    def _jobs_fit(self) -> RunConfig:
+    @required
+    def _jobs_fit(self) -> Iterator[str]:
         for position, job in enumerate(self.workload.jobs):
             if job.gpu >= self.system.gpu.count:
-                raise ValueError(
+                yield (
                     f"workload.jobs.{position}.gpu: found {job.gpu}; allowed: 0 to "
                     f"{self.system.gpu.count - 1} (system.gpu.count is {self.system.gpu.count})"
                 )
         replicas = self.workload.replicas or 0
         if replicas > self.system.gpu.count:
-            problem = f"workload.replicas: found {replicas}"
-            raise ValueError(f"{problem}; allowed: 1 to {self.system.gpu.count}, one on a GPU")
-        return self
+            yield f"workload.replicas: found {replicas}; allowed: 1 to {self.system.gpu.count}, one on a GPU"
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
 from g10sim.config import ssd_parts as parts
 from g10sim.config.flash_ssd import FlashSsdSpec
-from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveRate, Spec
+from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveRate, Spec, required
 
 
 class SsdSpec(parts.Attached):
@@ -41,10 +41,7 @@ class SsdSpec(parts.Attached):
     write_cache: Annotated[parts.WriteCacheSpec | None, parts.IS_USED_UP] = None
     """cache that takes writes first; none: `write_bandwidth` lasts"""
 
-    @model_validator(mode="after")
-    def _stripes_have_drives(self) -> SsdSpec:
-        parts.check_stripes(self)
-        return self
+    _stripes_have_drives = required(parts.flaws_of_stripes)
 
     @property
     def first_write(self) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from g10sim.config.effects import LINKS, Effect
 from g10sim.config.quantities import (
@@ -18,6 +19,7 @@ from g10sim.config.quantities import (
     PositiveRate,
     Spec,
     default_size,
+    required,
 )
 from g10sim.units import PICOSECONDS_PER_SECOND
 
@@ -54,12 +56,11 @@ class RequestsSpec(Spec):
     cpu: Duration = Field(default=0, validate_default=False)
     """of a thread for each of its requests"""
 
-    @model_validator(mode="after")
-    def _are_counted_soon(self) -> RequestsSpec:
+    @required
+    def _are_counted_soon(self) -> Iterator[str]:
         if self.depth * self.threads > MOST:
             problem = f"depth: found {self.depth} with {self.threads} threads"
-            raise ValueError(f"{problem}; allowed: at most {MOST} requests under way together")
-        return self
+            yield f"{problem}; allowed: at most {MOST} requests under way together"
 
     @lru_cache(maxsize=256)  # noqa: B019 (a few descriptions, asked again and again)
     def rate(self, bandwidth: int, latency: int, drives: int) -> int:
@@ -114,17 +115,16 @@ STOPS_OVER = Effect(
 )
 
 
-def check_buffer(drive: Any) -> None:
-    """Raise ValueError for a drive whose path through host memory has no buffer there."""
+def flaws_of_buffer(drive: Any) -> Iterator[str]:
+    """Yield what is wrong with a path over host memory: it needs a buffer there."""
     if drive.path == "host" and drive.bounce is None:
-        problem = "path: found 'host' without 'bounce'"
-        raise ValueError(f"{problem}; allowed: with bandwidth and latency of the buffer")
+        yield "path: found 'host' without 'bounce'; allowed: with bandwidth and latency of the buffer"
 
 
-def check_stripes(drive: Any) -> None:
-    """Raise ValueError for an efficiency of stripes over one drive."""
+def flaws_of_stripes(drive: Any) -> Iterator[str]:
+    """Yield what is wrong with stripes: there have to be drives for them."""
     if drive.stripe_efficiency is not None and drive.drives == 1:
-        raise ValueError("stripe_efficiency: found with one drive; allowed: with drives, 2 or more")
+        yield "stripe_efficiency: found with one drive; allowed: with drives, 2 or more"
 
 
 class Attached(Spec):
@@ -138,10 +138,7 @@ class Attached(Spec):
     """name of the entry of `pcie.shared` below whose switch the SSD hangs; none: it hangs on the root complex
     """
 
-    @model_validator(mode="after")
-    def _has_a_buffer(self) -> Attached:
-        check_buffer(self)
-        return self
+    _has_a_buffer = required(flaws_of_buffer)
 
     @property
     def bounce_latency(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -156,26 +156,25 @@ class SystemSpec(Displayed, quantities.Spec):
             "tiers": ", ".join(tiers),
         }
 
-    @model_validator(mode="after")
-    def _links_form_a_tree(self) -> SystemSpec:
+    @quantities.required
+    def _links_form_a_tree(self) -> Iterator[str]:
         for number, link in enumerate(self.pcie.shared):
             seen = self.pcie.shared[:number]
             unknown = [gpu for gpu in link.gpus if not 0 <= gpu < self.gpu.count]
             if unknown:
-                raise ValueError(
+                yield (
                     f"pcie.shared: link '{link.name}' names GPU {unknown[0]}; "
                     f"allowed: 0 to {self.gpu.count - 1} (gpu.count is {self.gpu.count})"
                 )
             for other in seen:
                 common = set(link.gpus) & set(other.gpus)
                 if common and common not in (set(link.gpus), set(other.gpus)):
-                    raise ValueError(
+                    yield (
                         f"pcie.shared: links '{other.name}' and '{link.name}' overlap without one "
                         "containing the other; allowed: a tree"
                     )
             if any(other.name == link.name for other in seen):
-                raise ValueError(f"pcie.shared: two links are called '{link.name}'; allowed: unique names")
-        return self
+                yield f"pcie.shared: two links are called '{link.name}'; allowed: unique names"
 
     @model_validator(mode="before")
     @classmethod
@@ -183,14 +182,13 @@ class SystemSpec(Displayed, quantities.Spec):
         tiers = data.get("tiers") if isinstance(data, Mapping) else None
         return sections_of_tiers(data) if isinstance(tiers, list | tuple) else data
 
-    @model_validator(mode="after")
-    def _tiers_hang_somewhere(self) -> SystemSpec:
+    @quantities.required
+    def _tiers_hang_somewhere(self) -> Iterator[str]:
         links = [link.name for link in self.pcie.shared]
         if self.ssd is None and "ssd" in (self.tiers or ("ssd",)):
-            problem = "ssd: found nothing (the key is missing)"
-            raise ValueError(f"{problem}; allowed: a mapping, or tiers without it")
+            yield "ssd: found nothing (the key is missing); allowed: a mapping, or tiers without it"
         if self.ssd is not None and self.ssd.behind is not None and self.ssd.behind not in links:
-            raise ValueError(
+            yield (
                 f"ssd.behind: found '{self.ssd.behind}'{nearest(self.ssd.behind, links)}; allowed: "
                 f"{choices_text(links) or 'none, as there are no shared links'}"
             )
@@ -198,8 +196,7 @@ class SystemSpec(Displayed, quantities.Spec):
         for number, tier in enumerate(self.all_tiers):
             problem = self._problem(tier, self.all_tiers[:number], points)
             if problem:
-                raise ValueError(f"tiers.{number}.{problem}")
-        return self
+                yield f"tiers.{number}.{problem}"
 
     def _problem(self, tier: Tier, faster: Sequence[Tier], points: Sequence[str]) -> str:
         """Say what is wrong with a tier next to others; ``points`` are the names of where it may hang."""
@@ -247,20 +244,19 @@ class SystemSpec(Displayed, quantities.Spec):
             raise InvariantError("a system without an SSD has a tier for it")
         return ssd_tier(located(index, "ssd"), "ssd", self.ssd)
 
-    @model_validator(mode="after")
-    def _every_gpu_hangs_on_one_socket(self) -> SystemSpec:
+    @quantities.required
+    def _every_gpu_hangs_on_one_socket(self) -> Iterator[str]:
         hung = [gpu for socket in self.host.sockets for gpu in socket.gpus]
         if hung and sorted(hung) != list(range(self.gpu.count)):
-            raise ValueError(
+            yield (
                 f"host.sockets: found GPUs {sorted(hung)}; allowed: each of 0 to {self.gpu.count - 1} once "
                 f"(gpu.count is {self.gpu.count})"
             )
         if self.host.inter_socket_bandwidth is not None and len(self.host.sockets) < 2:
-            raise ValueError("host.inter_socket_bandwidth: found without several sockets; allowed: with them")
-        return self
+            yield "host.inter_socket_bandwidth: found without several sockets; allowed: with them"
 
-    @model_validator(mode="after")
-    def _places_have_names_of_their_own(self) -> SystemSpec:
+    @quantities.required
+    def _places_have_names_of_their_own(self) -> Iterator[str]:
         own = [socket.name for socket in self.host.sockets]
         given = {f"socket{number}" for number in range(max(1, len(own)))} - {
             name for number, name in enumerate(own) if name == f"socket{number}"
@@ -270,11 +266,10 @@ class SystemSpec(Displayed, quantities.Spec):
         for name in (*own, *links):
             if names[name] > 1:
                 section = "host.sockets" if name in own else "pcie.shared"
-                raise ValueError(
+                yield (
                     f"{section}: found the name '{name}', which another place has; allowed: a name that no "
                     "socket (also socket0, socket1, ...), shared link or GPU (gpu0, gpu1, ...) has"
                 )
-        return self
 
 
 _PUBLISHED = "with a behaviour of the published simulator"

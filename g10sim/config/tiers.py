@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from g10sim.config import ssd_parts as parts
 from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.host import ACCESSED, KernelAccessSpec
-from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveRate, Spec
+from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveRate, Spec, required
 from g10sim.config.ssd import AnySsdSpec, SsdSpec
 from g10sim.places import place, tier_word
 from g10sim.records import Location
@@ -99,11 +99,8 @@ class SsdTierSpec(Spec):
         given = {_SHORT_KEYS.get(key, key): value for key, value in self if key not in ("name", "kind")}
         return SsdSpec.model_construct(**given)
 
-    @model_validator(mode="after")
-    def _is_whole(self) -> SsdTierSpec:
-        parts.check_stripes(self)
-        parts.check_buffer(self)
-        return self
+    _stripes_have_drives = required(parts.flaws_of_stripes)
+    _has_a_buffer = required(parts.flaws_of_buffer)
 
 
 class FlashTierSpec(FlashSsdSpec):

@@ -23,7 +23,7 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
 from g10sim.capture.measured import split
 from g10sim.config.document import load_document
-from g10sim.config.presets import load_behaviour, validated
+from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.execute import running
@@ -32,7 +32,7 @@ from g10sim.execute.links import device_name, fastest, link
 from g10sim.execute.moving import Guide
 from g10sim.execute.script import Call, Script
 from g10sim.execute.simulated import simulated_plan
-from g10sim.files import write_csv, write_text, writing
+from g10sim.files import save_text, write_csv
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.trace.model import TimeSource, Trace
 from g10sim.units import parse_bytes
@@ -95,8 +95,7 @@ def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
     ]
     found = link(device, parse_bytes(plan.largest_copy))
     text = yaml.safe_dump({"preset": plan.system, **found}, sort_keys=False)
-    with writing(directory / "system.yaml", ConfigError):
-        write_text(directory / "system.yaml", f"# Measured on {device_name(device)}.\n{text}")
+    save_text(directory / "system.yaml", f"# Measured on {device_name(device)}.\n{text}")
     yield f"link: {found['pcie']['to_device']} in, {found['pcie']['from_device']} out"
     prepared = []
     for name, source in zip(names, sources, strict=True):
@@ -221,10 +220,9 @@ def _prediction(
         return {}, None
     largest = max(tensor.size_bytes for tensor in trace.tensors)
     fault = {**system["page_fault"], "group": f"{-(-largest // running.PAGE) * running.PAGE} B"}
-    behaviour = load_behaviour({"addresses": "own"})
     try:
         spec = running.machine({**system, "page_fault": fault}, budget)
-        plan, result = simulated_plan(running.executable(policy, trace, spec), trace, spec, behaviour)
+        plan, result = simulated_plan(running.executable(policy, trace, spec), trace, spec)
     except G10SimError as error:
         return {"refused": str(error)}, None
     ideal, found = sum(kernel.duration for kernel in trace.kernels) / 1e6, result.summary
@@ -281,7 +279,7 @@ def _run(
     )
     guide = Guide(system, None if policy == DEMAND else cell.plan)
     if plan.live and policy != DEMAND:
-        guide = running.guided(policy, made.script.trace, system, load_behaviour({"addresses": "own"}))
+        guide = running.guided(policy, made.script.trace, system)
     return running.run_guided(made.source, step, made.script, guide, budget, plan.steps + _WARM, undo=False)
 
 
@@ -326,5 +324,4 @@ def _write_timeline(path: Path, script: Script, report: StepReport) -> None:
             event = {"name": kernel.name, "ph": "X", "pid": 0, "tid": thread, "ts": at, "dur": lasts}
             events.append(event)
         now += alone
-    with writing(path, ConfigError):
-        write_text(path, json.dumps({"traceEvents": events}))
+    save_text(path, json.dumps({"traceEvents": events}))

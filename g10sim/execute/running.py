@@ -22,8 +22,6 @@ from g10sim.capture.refusal import refusal
 from g10sim.capture.source import SIZES, find_source, importing_from_here, make_torchvision_importable
 from g10sim.capture.step import make_step
 from g10sim.capture.workload import Step
-from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.presets import load_behaviour
 from g10sim.config.problems import check_choice
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PlanError
@@ -32,7 +30,7 @@ from g10sim.execute.executor import Executor, StepReport
 from g10sim.execute.memory import MainMemory, Memory
 from g10sim.execute.moving import Guide
 from g10sim.execute.script import Script, captured_script, first_difference, record_script
-from g10sim.execute.simulated import simulated_plan
+from g10sim.execute.simulated import BEHAVIOUR, simulated_plan
 from g10sim.experiment.cells import make_policy
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import load_plan
@@ -125,16 +123,16 @@ def machine(name: str | Mapping[str, Any], budget_bytes: int) -> SystemSpec:
     return make_system(given, gpu=gpu, tiers=["host"], ssd=None)
 
 
-def guided(spec: Any, trace: Trace, system: SystemSpec, behaviour: BehaviourSpec) -> Guide:
+def guided(spec: Any, trace: Trace, system: SystemSpec) -> Guide:
     """Let a policy plan for a trace and decide while the step runs. Raises ConfigError for others."""
     workload = Workload((Job(trace),)).as_planned()
     policy = settled(
         executable(spec, trace, system),
         workload,
         system,
-        lambda design, short: run(short, system, design, behaviour),
+        lambda design, short: run(short, system, design, BEHAVIOUR),
     )
-    (plan,) = asked(policy, "plan", lambda: plans_of(policy.plan(workload, system, behaviour), 1))
+    (plan,) = asked(policy, "plan", lambda: plans_of(policy.plan(workload, system, BEHAVIOUR), 1))
     return Guide(system, plan, policy)
 
 
@@ -194,8 +192,8 @@ def make_executor(
     Raises errors of ``g10sim.errors``.
     """
     size = bytes_of(script.trace, budget)
-    spec, behaviour = machine(system, size), load_behaviour({"addresses": "own"})
-    guide = Guide(spec, plan) if policy is None else guided(policy, script.trace, spec, behaviour)
+    spec = machine(system, size)
+    guide = Guide(spec, plan) if policy is None else guided(policy, script.trace, spec)
     return Executor(script, size, guide, memory_of(device), weights, undo=undo)
 
 
@@ -312,13 +310,12 @@ def execute_source(
         script = recorded(source, step, gpu)
         trace = script.trace
         size = bytes_of(trace, budget)
-        spec, behaviour = machine(system, size), load_behaviour({"addresses": "own"})
+        spec = machine(system, size)
         predicted = None
         if policy is not None:
-            found, predicted = simulated_plan(
-                executable(policy, trace, spec), trace, spec, behaviour, record=("kernels",)
-            )
-            guide = guided(policy, trace, spec, behaviour) if live else Guide(spec, found)
+            design = executable(policy, trace, spec)
+            found, predicted = simulated_plan(design, trace, spec, record=("kernels",))
+            guide = guided(policy, trace, spec) if live else Guide(spec, found)
         else:
             guide = Guide(spec, None if plan is None else plan_of(plan, source, script, gpu))
         reports = run_guided(source, step, script, guide, size, steps)

@@ -16,9 +16,12 @@ from g10sim.policies.interface.policy import Policy, PolicyView
 from g10sim.sim.hooks import moves_of, plan_of, plans_of
 from g10sim.trace.model import Trace
 
+BEHAVIOUR = BehaviourSpec(addresses="own")
+"""Behaviour of a device: no tensor has the address of another."""
+
 
 def simulated_plan(
-    policy: Policy, trace: Trace, system: SystemSpec, behaviour: BehaviourSpec, **options: Any
+    policy: Policy, trace: Trace, system: SystemSpec, **options: Any
 ) -> tuple[MigrationPlan, Result]:
     """Simulate a policy until its iterations repeat, and return the moves of the last one, and the result.
 
@@ -26,7 +29,7 @@ def simulated_plan(
     ``g10sim.api.simulate``. Raises errors of ``g10sim.errors``.
     """
     noted = _Noted()
-    result = simulate(trace, system, observed(policy, noted.listen), compat=behaviour, **options)
+    result = simulate(trace, system, observed(policy, noted.listen), compat=BEHAVIOUR, **options)
     return noted.last_iteration(policy.name), result
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from g10sim.errors import ConfigError
 from g10sim.experiment.program import program
-from g10sim.files import data_hash, file_hash, sealed, unsealed, write_text, writing
+from g10sim.files import data_hash, file_hash, save_text, sealed, unsealed
 
 _log = logging.getLogger(__name__)
 
@@ -64,8 +63,7 @@ class KnownTraces:
         if self._path is None or self._used == self._before:
             return
         facts = {key: facts.model_dump() for key, facts in self._used.items()}
-        with writing(self._path, ConfigError):
-            write_text(self._path, json.dumps(sealed(facts)) + "\n")
+        save_text(self._path, json.dumps(sealed(facts)) + "\n")
 
 
 def _contents(path: Path) -> str:

@@ -22,6 +22,7 @@ from g10sim.experiment.reads import Now
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.uncertainty import all_cells
 from g10sim.experiment.workers import Executor, LocalProcesses
+from g10sim.grouping import grouped
 from g10sim.results.columns import FAILED
 from g10sim.results.legends import ATTRIBUTE, legends
 from g10sim.results.seeds import over_seeds
@@ -188,7 +189,7 @@ def _run(
             running.get("progress", ignore)(cell, result)
         for name, files in having.items():
             if files.is_complete:
-                outcomes[name] = _finished(files, reused=0)
+                outcomes[name] = _finished(files)
                 ended(name, outcomes[name])
 
     store.prepare()
@@ -203,14 +204,14 @@ def _run(
     return outcomes, reused
 
 
-def _finished(files: ResultsDirectory, reused: int) -> Outcome:
+def _finished(files: ResultsDirectory) -> Outcome:
     """Write everything and return the outcome of an experiment whose cells have all ended."""
     cells = files.experiment.cells
     files.write()
     files.merge_tables()
     results = tuple(files.result(cell) for cell in cells)
     warnings = (*files.experiment.warnings, *_unsteady(cells, results), *slow_policies(cells, results))
-    return Outcome(files.directory, files.columns, cells, results, reused, warnings)
+    return Outcome(files.directory, files.columns, cells, results, 0, warnings)
 
 
 def slow_policies(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[str]:
@@ -253,9 +254,7 @@ def run_cells(
     """
     store = directory if isinstance(directory, CellStore) else CellStore(directory)
     executor = running.get("executor") or LocalProcesses()
-    equal: dict[str, list[Cell]] = {}
-    for cell in cells:
-        equal.setdefault(cell.key, []).append(cell)
+    equal = grouped((cell.key, cell) for cell in cells)
     found: dict[str, CellResult] = {}
     parts = EqualParts()
 

@@ -200,15 +200,13 @@ def _sheltered() -> Iterator[None]:
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
     """Start processes with this environment variable."""
-    before = os.environ.get(name)
+    before = {name: os.environ[name]} if name in os.environ else {}
     os.environ[name] = value
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        del os.environ[name]
+        os.environ.update(before)
 
 
 def _child(connection: Connection, slot: int) -> None:

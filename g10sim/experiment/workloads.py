@@ -16,6 +16,7 @@ from g10sim.config.run import JobSpec, RunConfig
 from g10sim.experiment.cells import CellJob, TraceInput
 from g10sim.experiment.known_traces import KnownTraces, TraceFacts
 from g10sim.files import data_hash
+from g10sim.grouping import grouped
 from g10sim.registry import choices_text
 from g10sim.trace.check import cut_durations, first_on_cpu, other_gpu, told_of_other_gpu, untimed
 from g10sim.trace.format import load_trace, trace_hash
@@ -72,9 +73,7 @@ class Workloads:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about the kernel times of the traces."""
-        alike: dict[tuple[str, str], list[str]] = {}
-        for (name, gpu), timed_for in self.timed_for.items():
-            alike.setdefault((timed_for, gpu), []).append(name)
+        alike = grouped(((timed_for, gpu), name) for (name, gpu), timed_for in self.timed_for.items())
         others = (told_of_other_gpu(names, *gpus) for gpus, names in alike.items())
         return (*self._of_times.values(), *others)
 

@@ -21,7 +21,7 @@ from g10sim.config.document import read_text
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.stored_cells import names_code, open_cells
 from g10sim.explain.cell import Section, describe_cell
-from g10sim.files import stamp, write_text, writing
+from g10sim.files import save_text, stamp
 from g10sim.plots.points import named
 from g10sim.plots.style import IDEAL, looks, records
 from g10sim.results import reading
@@ -157,9 +157,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, *, tru
     """
     directory = Path(directory)
     path = Path(output) if output is not None else directory / reading.REPORT
-    text = report(directory, trust=trust)
-    with writing(path, ConfigError):
-        write_text(path, text)
+    save_text(path, report(directory, trust=trust))
     return path
 
 

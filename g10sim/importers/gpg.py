@@ -87,20 +87,16 @@ class _Lines:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._number = 0
-        self._texts = self._read()
+        self.texts = self._read()
 
     def _read(self) -> Iterator[str]:
         for number, line in enumerate(read_lines(self._path, TraceError), 1):
             self._number = number
             yield decode_text(self._path, number, line, TraceError)
 
-    def __iter__(self) -> Iterator[str]:
-        """Yield the lines that have not been read yet."""
-        return self._texts
-
     def next_of(self, kernel: int) -> str:
         """Return the next line, which has to be about a kernel."""
-        text = next(self._texts, None)
+        text = next(self.texts, None)
         if text is None:
             self.fail_at_end(f"the rest of kernel {kernel}")
         return text
@@ -120,7 +116,7 @@ def _read_tensors(path: Path) -> tuple[list[tuple[bool, int]], dict[str, int]]:
     lines = _Lines(path)
     entries: list[tuple[bool, int]] = []
     known: dict[str, int] = {}
-    for text in lines:
+    for text in lines.texts:
         match = _TENSOR.fullmatch(text)
         if match is None:
             allowed = "'tensorN Is weight (global)?: 0|1, Size in byte: BYTES, Range:FROM--TO'"
@@ -139,7 +135,7 @@ def _read_kernels(path: Path, known: Mapping[str, int]) -> list[tuple[int, Calla
     """
     lines = _Lines(path)
     kernels: list[tuple[int, Callable[..., Kernel]]] = []
-    for text in lines:
+    for text in lines.texts:
         match = _KERNEL.fullmatch(text)
         if match is None or int(match[1]) != len(kernels):
             lines.fail(shown(text), f"'Kernel ID: {len(kernels)}, Name: NAME'")
@@ -232,7 +228,7 @@ def _read_times(path: Path, num_kernels: int) -> list[int]:
     """Read profiled times, in cycles, truncated."""
     lines = _Lines(path)
     times: list[int] = []
-    for text in lines:
+    for text in lines.texts:
         match = _TIME.fullmatch(text)
         if match is None or int(match[1]) != len(times) or len(times) == num_kernels:
             another = f"'{len(times):04d} MILLISECONDS ms'"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -14,6 +13,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from g10sim.errors import TraceError
+from g10sim.grouping import grouped
 from g10sim.importers.near_json import read_json
 from g10sim.text import shown
 
@@ -208,9 +208,7 @@ def innermost(spans: Sequence[Span]) -> Callable[[Thread, int], int | None]:
 
     Spans of a thread lie inside each other or apart.
     """
-    by_thread: defaultdict[Thread, list[int]] = defaultdict(list)
-    for position, span in enumerate(spans):
-        by_thread[span.thread].append(position)
+    by_thread = grouped((span.thread, position) for position, span in enumerate(spans))
     tables = {thread: _segments(spans, positions) for thread, positions in by_thread.items()}
 
     def at(thread: Thread, time_ns: int) -> int | None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, Unpack
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from g10sim.config.data import find_file
 from g10sim.config.document import Document, load_document
 from g10sim.config.load import load_run
 from g10sim.config.presets import validated
-from g10sim.config.problems import check_choice
-from g10sim.config.quantities import Spec
+from g10sim.config.problems import among
+from g10sim.config.quantities import Spec, required
 from g10sim.errors import ConfigError
 from g10sim.experiment.run import Outcome, Running, run_experiments
 from g10sim.files import write_csv
@@ -93,13 +93,12 @@ class ClaimSpec(Spec):
     tested: tuple[TestedSpec, ...] = ()
     """what was switched on or off to see that"""
 
-    @model_validator(mode="after")
-    def _ranges_are_nested(self) -> ClaimSpec:
+    @required
+    def _ranges_are_nested(self) -> Iterator[str]:
         (low, high), (lowest, highest) = self.reproduced, self.in_range
         if not lowest <= low <= high <= highest:
             problem = f"in_range: found {list(self.in_range)}"
-            raise ValueError(f"{problem}; allowed: a range around 'reproduced', {[low, high]}")
-        return self
+            yield f"{problem}; allowed: a range around 'reproduced', {[low, high]}"
 
     def verdict(self, value: float | None) -> str:
         """Return the verdict on a measured value."""
@@ -115,33 +114,21 @@ class ClaimsSpec(Spec):
     experiments: dict[str, ExperimentSpec]
     claims: tuple[ClaimSpec, ...] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _names_are_known_and_different(self) -> ClaimsSpec:
+    @required
+    def _names_are_known_and_different(self) -> Iterator[str]:
         seen = set[str]()
         for position, claim in enumerate(self.claims):
             used = [claim.experiment, *(one.experiment for one in claim.tested if one.experiment)]
             for name in used:
                 if name not in self.experiments:
-                    raise ValueError(
-                        f"claims.{position}.experiment: found '{name}'{not_found(name, self.experiments)}"
-                    )
+                    yield f"claims.{position}.experiment: found '{name}'{not_found(name, self.experiments)}"
             if claim.name in seen:
-                problem = f"claims.{position}.name: found '{claim.name}' twice"
-                raise ValueError(f"{problem}; allowed: different names")
+                yield f"claims.{position}.name: found '{claim.name}' twice; allowed: different names"
             seen.add(claim.name)
-        return self
 
-    @property
-    def systems(self) -> list[str]:
-        """Designs that claims are about, in order."""
-        return list(dict.fromkeys(claim.system for claim in self.claims))
-
-    def of(self, systems: Iterable[str]) -> list[ClaimSpec]:
+    def of(self, systems: Collection[str]) -> list[ClaimSpec]:
         """Return the claims about some designs; about all without any. Raises ConfigError."""
-        wanted = list(systems)
-        for name in wanted:
-            check_choice(name, self.systems, "--system: found")
-        return [claim for claim in self.claims if not wanted or claim.system in wanted]
+        return among(self.claims, [claim.system for claim in self.claims], systems, "--system: found")
 
 
 @dataclass(frozen=True)

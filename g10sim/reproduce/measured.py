@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack, get_args
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from g10sim.analysis.gpus import load_gpu, retimed
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, load_document, merge
 from g10sim.config.load import with_values
 from g10sim.config.presets import validated
-from g10sim.config.problems import check_choice
-from g10sim.config.quantities import Spec
+from g10sim.config.problems import among
+from g10sim.config.quantities import Spec, required
 from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.cells import one_line
 from g10sim.experiment.run import Outcome, Running, run_experiments
 from g10sim.files import write_csv, write_yaml
+from g10sim.grouping import grouped
 from g10sim.registry import not_found
 from g10sim.reproduce.measured_traces import Capture, RowTraces, ScanSpec, kernel_shares
 from g10sim.results.cases import breakdown
@@ -85,20 +86,18 @@ class RowSpec(Spec):
     cannot: str = ""
     """why it cannot be simulated"""
 
-    @model_validator(mode="after")
-    def _one_workload(self) -> RowSpec:
+    @required
+    def _one_workload(self) -> Iterator[str]:
         given = [name for name in ("capture", "trace", "scan") if getattr(self, name) is not None]
         if self.cannot and given:
-            raise ValueError(f"found 'cannot' and '{given[0]}'; allowed: one of them")
+            yield f"found 'cannot' and '{given[0]}'; allowed: one of them"
         if not self.cannot and len(given) != 1:
             found = " and ".join(f"'{name}'" for name in given) or "no workload"
-            raise ValueError(f"found {found}; allowed: one of capture, trace, scan")
+            yield f"found {found}; allowed: one of capture, trace, scan"
         if self.capture is not None and self.gpu is None:
-            raise ValueError("gpu: found none with 'capture'; allowed: a GPU")
+            yield "gpu: found none with 'capture'; allowed: a GPU"
         if self.capture is None and (self.cpu_layers or self.cpu_modules):
-            problem = "found layers or modules on the CPU without 'capture'"
-            raise ValueError(f"{problem}; allowed: those of a capture")
-        return self
+            yield "found layers or modules on the CPU without 'capture'; allowed: those of a capture"
 
 
 class MeasuredSpec(Spec):
@@ -109,16 +108,13 @@ class MeasuredSpec(Spec):
     defaults: dict[str, Any] = Field(default={})
     rows: tuple[RowSpec, ...] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _sources_are_listed_and_used(self) -> MeasuredSpec:
+    @required
+    def _sources_are_listed_and_used(self) -> Iterator[str]:
         for position, row in enumerate(self.rows):
             if row.source not in self.sources:
-                raise ValueError(
-                    f"rows.{position}.source: found '{row.source}'{not_found(row.source, self.sources)}"
-                )
+                yield f"rows.{position}.source: found '{row.source}'{not_found(row.source, self.sources)}"
         for name in set(self.sources) - {row.source for row in self.rows}:
-            raise ValueError(f"sources.{name}: found no row that names it; allowed: sources of rows")
-        return self
+            yield f"sources.{name}: found no row that names it; allowed: sources of rows"
 
 
 @dataclass(frozen=True)
@@ -203,12 +199,9 @@ def _with_defaults(document: Document) -> dict[str, Any]:
     return data
 
 
-def of_classes(rows: Sequence[Row], classes: Iterable[str]) -> list[Row]:
+def of_classes(rows: Sequence[Row], classes: Collection[str]) -> list[Row]:
     """Return the rows of some classes; all without any. Raises ConfigError for a class that no row has."""
-    wanted = list(classes)
-    for name in wanted:
-        check_choice(name, list(dict.fromkeys(row.spec.of for row in rows)), "--class: found")
-    return [row for row in rows if not wanted or row.spec.of in wanted]
+    return among(rows, [row.spec.of for row in rows], classes, "--class: found")
 
 
 def check_measured(
@@ -317,9 +310,7 @@ def summaries(judged: Sequence[Judged]) -> list[Summary]:
     found = []
     for used in (PREDICTED, FITTED):
         of_use = [one for one in judged if one.row.spec.used == used and one.ratio is not None]
-        groups: dict[str, list[Judged]] = {}
-        for one in of_use:
-            groups.setdefault(one.row.spec.of, []).append(one)
+        groups = grouped((one.row.spec.of, one) for one in of_use)
         found += [_summed(name, used, group) for name, group in (groups | {ALL: of_use}).items() if group]
     return found
 

@@ -14,12 +14,13 @@ import numpy as np
 
 from g10sim.config.behaviour import GPG
 from g10sim.config.presets import load_system, load_variation
-from g10sim.config.problems import check_choice
+from g10sim.config.problems import among
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell, CellJob, CellResult, TraceInput
 from g10sim.experiment.run import Running, ignore, run_cells
 from g10sim.files import reading, write_csv
+from g10sim.grouping import grouped
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available
@@ -106,11 +107,9 @@ def read_published(
     allowed = f"a directory with {TABLE} and {TRACES}/"
     with reading(path, ConfigError, allowed), path.open(encoding="utf-8", newline="") as file:
         rows = _rows(path, csv.DictReader(file))
-    for column, wanted in (("figure", set(figures)), ("model", set(models)), ("policy", set(policies))):
-        known = {row.texts[column] for row in rows}
-        for name in sorted(wanted - known):
-            check_choice(name, known, f"{path}: found no {column}")
-        rows = [row for row in rows if not wanted or row.texts[column] in wanted]
+    for column, wanted in (("figure", figures), ("model", models), ("policy", policies)):
+        names = [row.texts[column] for row in rows]
+        rows = among(rows, names, sorted(wanted), f"{path}: found no {column}")
     there = {row.trace: trace_directory(reference, row).is_dir() for row in rows}
     return [row for row in rows if there[row.trace]]
 
@@ -220,11 +219,8 @@ def validate(
         wanted = _plan(reference, rows, _Traces(reference, Path(scratch)))
         cells = [cell for entry in wanted for cell in entry.cells]
         if not cells:
-            found, allowed = (
-                "no row that can be simulated",
-                f"rows with traces in {TRACES}/ and known policies",
-            )
-            raise ConfigError.at(reference / TABLE, found, allowed)
+            allowed = f"rows with traces in {TRACES}/ and known policies"
+            raise ConfigError.at(reference / TABLE, "no row that can be simulated", allowed)
         running.get("started", ignore)(len({cell.key for cell in cells}))
         results, _ = run_cells(cells, output, **running)
     outcomes = iter(results)
@@ -236,9 +232,8 @@ def validate(
 
 def agreements(comparisons: Sequence[Comparison]) -> list[Agreement]:
     """Summarize comparisons per figure, policy and plan, in order of appearance."""
-    groups: dict[tuple[str, str, str], list[Comparison]] = {}
-    for one in comparisons:
-        groups.setdefault((one.row.texts["figure"], one.row.texts["policy"], one.plan), []).append(one)
+    texts = ((one.row.texts["figure"], one.row.texts["policy"], one.plan) for one in comparisons)
+    groups = grouped(zip(texts, comparisons, strict=True))
     return [_agreement(*key, group) for key, group in groups.items()]
 
 

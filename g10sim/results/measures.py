@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
 from g10sim.analysis.footprint import mean_gradient_bytes, static_bytes
 from g10sim.config.data import find_file
-from g10sim.config.quantities import Bytes, Spec
+from g10sim.config.quantities import Bytes, Spec, required
 from g10sim.errors import ConfigError
 from g10sim.policies.designs.vdnn.joins import gain_without_joins
 from g10sim.registry import choices_text
@@ -107,11 +107,10 @@ class Quantity(Spec):
     average: Average = "mean"
     """over cells"""
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Quantity:
+    @required
+    def _one_way(self) -> Iterator[str]:
         if self.times is not None and self.over is not None:
-            raise ValueError("found both 'times' and 'over'; allowed: one of them")
-        return self
+            yield "found both 'times' and 'over'; allowed: one of them"
 
     def measure(self, directory: Path) -> Measured:
         """Return the quantity. Raises ConfigError for unknown columns and policies."""

@@ -73,7 +73,7 @@ def _amounts(texts: Mapping[Any, str]) -> Iterator[tuple[Quantity, dict[Any, int
 
 
 def values_of(column: pd.Series[Any], name: str) -> Values:
-    """Return the values of a column, empty ones left out."""
+    """Return the values of a column, empty ones left out: as numbers, of one unit, where all are."""
     values = list(column.dropna().unique())
     truths = any(isinstance(value, bool) or str(value) in ("True", "False") for value in values)
     if not truths and all(hasattr(value, "__float__") for value in values):
@@ -83,21 +83,16 @@ def values_of(column: pd.Series[Any], name: str) -> Values:
         name = f"{name}.{changing[0]}"
     elif changing:
         name = f"{name}: {', '.join(changing)}"
-    return _as_quantities(name, texts) or Values(name, texts, {})
+    for quantity, amounts in _amounts(texts):
+        unit = _unit(quantity, texts, amounts)
+        factor = quantity.units[unit]
+        return _numbers(name, {value: amount / factor for value, amount in amounts.items()}, unit)
+    return Values(name, texts, {})
 
 
 def _numbers(name: str, numbers: Mapping[Any, float], unit: str) -> Values:
     ordered = dict(sorted(numbers.items(), key=lambda pair: pair[1]))
     return Values(name, {value: _text(number) for value, number in ordered.items()}, ordered, unit)
-
-
-def _as_quantities(name: str, texts: Mapping[Any, str]) -> Values | None:
-    """Return values as numbers of one unit; None where they are no quantities of one kind."""
-    for quantity, amounts in _amounts(texts):
-        unit = _unit(quantity, texts, amounts)
-        factor = quantity.units[unit]
-        return _numbers(name, {value: amount / factor for value, amount in amounts.items()}, unit)
-    return None
 
 
 def _unit(quantity: Quantity, texts: Mapping[Any, str], amounts: Mapping[Any, int]) -> str:

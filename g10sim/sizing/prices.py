@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from g10sim.config.data import find_file
 from g10sim.config.document import load_document
 from g10sim.config.presets import validated
-from g10sim.config.quantities import Number, Spec
+from g10sim.config.quantities import Number, Spec, required
 from g10sim.registry import not_found
 from g10sim.sizing.resources import RESOURCES, Resource
 from g10sim.text import shown
@@ -42,18 +43,17 @@ class PriceList(Spec):
     currency: str = Field(min_length=1, max_length=10)
     prices: dict[str, PriceSpec]
 
-    @model_validator(mode="after")
-    def _quantities_fit(self) -> PriceList:
+    @required
+    def _quantities_fit(self) -> Iterator[str]:
         for name, given in self.prices.items():
             if name not in RESOURCES:
-                raise ValueError(f"prices: found {shown(name)}{not_found(name, RESOURCES)}")
+                yield f"prices: found {shown(name)}{not_found(name, RESOURCES)}"
             try:
                 bought = RESOURCES[name].quantity.parse(given.quantity)
             except ValueError as error:
-                raise ValueError(f"prices.{name}.for: {error}") from None
+                yield f"prices.{name}.for: {error}"
             if not bought:
-                raise ValueError(f"prices.{name}.for: found {shown(given.quantity)}; allowed: more than zero")
-        return self
+                yield f"prices.{name}.for: found {shown(given.quantity)}; allowed: more than zero"
 
     def cost(self, resource: Resource, amount: int) -> float | None:
         """Return what an amount of a resource costs; None without a price."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby, zip_longest
 
 from g10sim.errors import TraceError
+from g10sim.grouping import grouped
 from g10sim.text import shown
 from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, Trace
 
@@ -70,9 +71,7 @@ def _ordered(trace: Trace, kernels: Iterable[Kernel], tensors: Sequence[Tensor],
 
 def _passes(kernels: Iterable[Kernel]) -> Mapping[int, _Runs]:
     """Return for each micro-batch its kernels, those of a block and phase that follow each other together."""
-    found: dict[int, list[Kernel]] = {}
-    for kernel in kernels:
-        found.setdefault(kernel.micro_batch, []).append(kernel)
+    found = grouped((kernel.micro_batch, kernel) for kernel in kernels)
     return {number: [list(run) for _, run in groupby(own, _part)] for number, own in found.items()}
 
 

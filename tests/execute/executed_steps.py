@@ -228,7 +228,7 @@ def slow(trace):
 
 def under(case, policy, budget, trace=None):
     """Let a policy guide, told of a trace with other times."""
-    return guided(policy, trace or case.script.trace, machine(budget), BEHAVIOUR)
+    return guided(policy, trace or case.script.trace, machine(budget))
 
 
 def executed(case, budget, guide=None, memory=None, loop=None, step=None):

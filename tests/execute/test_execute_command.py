@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 import yaml
-from executed_steps import BEHAVIOUR, Loop, transformer
+from executed_steps import Loop, transformer
 
 from g10sim.cli.commands import app
 from g10sim.cli.output import exit_code
@@ -85,7 +85,7 @@ def test_a_step_that_does_not_repeat_its_values_is_told(command):
 def test_a_saved_plan_is_executed_and_one_of_another_trace_refused(command):
     script = record(Loop(transformer))
     spec = machine("a100-40g-pcie3-znand", 10**6)
-    plan = guided("g10", script.trace, spec, BEHAVIOUR).plan
+    plan = guided("g10", script.trace, spec).plan
     save_plan(plan, "step.g10p", script.trace)
     save_plan(MigrationPlan(()), "empty.g10p")
     code, out, _ = command("steps_to_execute:model", "--plan", "empty.g10p", "--steps", "1")

@@ -75,7 +75,7 @@ def test_moves_of_a_simulation_are_carried_out(case, policy):
     """Nobody is asked while the step runs; planned designs move what their plan says."""
     budget, trace = case.budget(), slow(case.script.trace)
     system = machine(budget)
-    plan, result = simulated_plan(executable(policy, trace, system), trace, system, BEHAVIOUR, iterations=4)
+    plan, result = simulated_plan(executable(policy, trace, system), trace, system, iterations=4)
     if policy == "g10":
         assert plan.moves == under(case, policy, budget, trace).plan.moves
     loop, executor = executed(case, budget, Guide(system, plan))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from g10sim.analysis.pools.operations import Operation, OperationKind, Period
-from g10sim.analysis.pools.placement import Block, Fit, Order, load_changes, place_blocks
+from g10sim.analysis.pools.placement import Block, Fit, load_changes, place_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,6 @@ def plan_pool(
     period: Period,
     *,
     fit: Fit = "best",
-    order: Order = "size",
     alignment_bytes: int = 1,
 ) -> PoolPlan:
     """Plan from the allocations and frees of a stream, their signatures and their period.
@@ -60,9 +59,7 @@ def plan_pool(
     for birth, block in blocks.items():
         first = (birth - cut) % period.length
         lifetimes.append(Block(first, first + block.end - birth, block.size_bytes))
-    placement = place_blocks(
-        lifetimes, period=period.length, fit=fit, order=order, alignment_bytes=alignment_bytes
-    )
+    placement = place_blocks(lifetimes, period=period.length, fit=fit, alignment_bytes=alignment_bytes)
     offsets: list[tuple[int, ...]] = [()] * period.length
     for block, places in zip(lifetimes, placement.offsets, strict=True):
         offsets[block.start] = places

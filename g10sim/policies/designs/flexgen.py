@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
+from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyView
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move, Store
@@ -16,7 +17,6 @@ from g10sim.policies.planning.blocks.attention import with_attention_on_cpu
 from g10sim.policies.planning.blocks.homes import GPU, PLACES, Shares, homes_of, most_bytes
 from g10sim.policies.planning.blocks.parts import Kind, kinds_of, parts_of
 from g10sim.policies.planning.blocks.visits import Overlap, Visit, visits_of, windows_of
-from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.births import Births
 from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_gpu
 from g10sim.trace.model import Device, Trace

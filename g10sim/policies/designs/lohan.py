@@ -9,12 +9,12 @@ from typing import ClassVar
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
+from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.moves import Drop, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.on_cpu import Offloaded, WeightsBelow, read_only
 from g10sim.policies.planning.offloading.rewriting import Schedule

@@ -9,12 +9,12 @@ from math import inf
 from typing import ClassVar, Literal
 
 from g10sim.config.system import SystemSpec
+from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Size, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.fitting import fitting
-from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.on_cpu import InBuckets, Offloaded, WeightsBelow, read_weights
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu

@@ -12,10 +12,10 @@ from operator import attrgetter
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
+from g10sim.grouping import grouped
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, Swap
 from g10sim.policies.interface import PlannedTier
 from g10sim.policies.planning.channel import queued
-from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence
 

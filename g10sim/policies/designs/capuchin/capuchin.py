@@ -8,6 +8,7 @@ from functools import partial
 
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
+from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.designs.capuchin.planner import Hybrid
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, trigger_at
@@ -17,7 +18,6 @@ from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Share, Size, SizeOrTensile, parameter
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.limit import Limited
 from g10sim.policies.planning.swapping.schedule import AccessSequence
 from g10sim.trace.workload import Job

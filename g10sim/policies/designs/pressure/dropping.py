@@ -13,10 +13,10 @@ from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
+from g10sim.grouping import grouped
 from g10sim.policies.designs.pressure.forecast import Dropped, Forecast, dropped_bytes, with_reruns
 from g10sim.policies.designs.pressure.traffic import copied_cycles
 from g10sim.policies.interface import PlannedMachine
-from g10sim.policies.planning.grouping import grouped
 from g10sim.trace.model import Trace
 
 _TRIALS = 128

@@ -14,8 +14,8 @@ import numpy as np
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.footprint import levels, working_set_bytes
 from g10sim.analysis.timeline import Integers
+from g10sim.grouping import grouped
 from g10sim.policies.interface import PlannedMachine
-from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Device, Kernel, Trace
 from g10sim.trace.repetition import each, named

@@ -9,6 +9,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
 from g10sim.config.run import AUTO
 from g10sim.config.system import SystemSpec
+from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.designs.tensile.planner import PlannerOptions, PlanningParameters
 from g10sim.policies.designs.tensile.replanning import DRIFT, Group, predicted, spread
@@ -18,7 +19,6 @@ from g10sim.policies.interface.moves import Await, Evict, Move
 from g10sim.policies.interface.parameters import Count, Share, Size, parameter
 from g10sim.policies.interface.policy import JointPolicy
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.grouping import grouped
 from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes, parse_bytes
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from g10sim.config.document import load_document
 from g10sim.config.presets import validated
 from g10sim.config.quantities import Bytes, Duration, Spec
-from g10sim.policies.planning.grouping import grouped
+from g10sim.grouping import grouped
 from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, Trace
 from g10sim.units import PICOSECONDS_PER_SECOND, format_duration
 

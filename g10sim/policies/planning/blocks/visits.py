@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from g10sim.grouping import grouped
 from g10sim.policies.planning.blocks.homes import GPU
 from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, part_numbers
-from g10sim.policies.planning.grouping import grouped
 from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import Trace
 

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from g10sim.policies.planning.grouping import grouped
+from g10sim.grouping import grouped
 from g10sim.trace.model import Trace
 
 
