@@ -80,8 +80,9 @@ def _telling_of_glyphs() -> Iterator[None]:
     lacking = {text: chr(int(text.split()[1])) for text in texts if text.startswith("Glyph ")}
     if lacking:
         warn(f"the font of figures lacks {''.join(lacking.values())}: boxes stand in their place")
-    for text in texts.keys() - lacking:
-        warn(text)
+    for text in texts:
+        if text not in lacking:
+            warn(text)
 
 
 @_telling_of_glyphs()

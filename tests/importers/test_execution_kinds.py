@@ -311,7 +311,7 @@ def test_operators_are_named_with_their_namespace():
 
 
 def test_a_step_ends_with_what_follows_it_at_its_level(tmp_path):
-    """What lies inside the step, however deep, is part of it."""
+    """All that lies inside the step, however deep, is part of it."""
     trace = imported(
         tmp_path,
         product(3, 2, 10, 11, 12),

@@ -342,7 +342,7 @@ def test_the_first_operand_of_a_backward_operator_is_none_that_was_saved_for_it(
 
 @pytest.mark.parametrize("is_backward", [True, False])
 def test_operators_inside_one_take_the_latest_of_what_it_makes(tmp_path, is_backward):
-    """What a forward operator used is saved for its backward operator alone."""
+    """A tensor that a forward operator used is saved for its backward operator alone."""
     made = ProfileBuilder(total=256 * KB).step(1, 0, 9000)
     operator(made, "aten::abs", 100, [[BATCH, HIDDEN]], 0xA, 128 * KB, sequence=1)
     if is_backward:

@@ -57,7 +57,7 @@ class Flow(Share):
         owner: Site | None = None,
     ) -> None:
         run, source = lane.queue[0], lane.source
-        self.links, self.limit, self.rate, self.bottleneck = links, run.rate, 0, None
+        super().__init__(links, run.rate)
         self.lane, self.run, self.source = lane, run, source
         self.victim, self.target, self.rank = victim, target, rank
         self.owner = owner if owner is not None else lane.site

@@ -254,8 +254,6 @@ class FluidTransfers(Transfers):
             self._now, self._is_shared, self._changes = found.now, found.is_made, self._door.changes
             self.events += found.changes
             self._left, self._left_at = found.left, found.now if found.is_made else -1
-        elif not site.flows and not is_watched:
-            self._now = end
 
     def settle(self) -> None:
         """Let every job use the room that transfers, or other jobs, have made."""

@@ -62,7 +62,8 @@ class Heads:
             if first.queue:
                 is_needed = first is lane or first.queue[0].tensor in site.memory.needed
                 flow = self.arrival(first, DEMAND if is_needed else PREFETCH, evicting=evicting)
-                flows += () if flow is None else (flow,)
+                if flow is not None:
+                    flows.append(flow)
         if not flows and site.memory.awaits_needed:
             found = [self.arrival(later, DEMAND) for _, later in site.arrivals if later.queue]
             flows = [flow for flow in found if flow is not None]
