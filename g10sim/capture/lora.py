@@ -33,8 +33,9 @@ class _Adapted(nn.Module):  # type: ignore[misc]
         self.up = nn.Linear(rank, layer.out_features, **kind)
 
     def forward(self, x: Any) -> Any:
+        found = self.layer(x)
         added = self.up(self.down(x))
-        return self.layer(x) + (added if self.scale == 1 else added * self.scale)
+        return found + (added if self.scale == 1 else added * self.scale)
 
 
 def adapt(module: Any, names: Iterable[str], rank: int, alpha: int) -> None:

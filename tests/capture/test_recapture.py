@@ -112,12 +112,14 @@ def test_measured_times_are_not_made_again(manifest):
     [
         ("", "vit-base-b512.g10t"),
         ("", "vit-base-bf16-b1024.g10t"),
+        ("", "llama-3.2-1b-lora-b1-s512.g10t"),
         pytest.param("g10", "vit-small-b1280.g10t", marks=pytest.mark.nightly),
     ],
 )
 def test_a_bundled_trace_is_made_again_byte_for_byte(torch, tmp_path, place, file):
     make_torchvision_importable()  # timm imports it
-    pytest.importorskip("timm", reason="timm is not installed: pip install 'g10sim[capture]'")
+    for library in ("timm", "transformers"):
+        pytest.importorskip(library, reason=f"{library} is not installed: pip install 'g10sim[capture]'")
     source = data_path("traces", place, MANIFEST)
     (entry,) = [entry for entry in read_manifest(source).traces if entry.file == file]
     from g10sim.capture.manifest import other_versions
