@@ -155,7 +155,7 @@ def _steady_stays(
 
     kept = [stay(tensor, -1) for tensor, lasts in enumerate(trace.lasting) if lasts]
     stays: list[_Stay] = []
-    grown, blocks = -1, dict[int, Block]()
+    grown = -1
     for _ in range(_MOST_ITERATIONS):
         before, stays, reserved = stays, [], pool.chunk_pages
         for kernel, tensors in enumerate(named(trace.kernels, attrgetter("tensors"))):
@@ -164,12 +164,18 @@ def _steady_stays(
             for tensor in dying[kernel]:
                 pool.release(tensor)
             if pool.chunk_pages > chunk_pages:
-                grown, blocks = kernel, pool.blocks
-            elif kernel == grown and chunk_pages == reserved and pool.blocks == blocks:
+                grown = kernel
+            elif kernel == grown and chunk_pages == reserved and _are_where(before[: len(stays)], pool):
                 return [*kept, *stays, *before[len(stays) :]], pool.chunks  # the rest comes as it came before
         if pool.chunk_pages == reserved:  # all is free again that was before: the next iteration is the same
             break
     return [*kept, *stays], pool.chunks
+
+
+def _are_where(stays: Sequence[_Stay], pool: CachingPool) -> bool:
+    """Return whether what still has a block of the latest stays has the same one now."""
+    latest = {stay.tensor: stay.block for stay in stays}
+    return all(pool.block(tensor) == block for tensor, block in latest.items() if tensor in pool)
 
 
 def _shared_chunks(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: int) -> list[list[int]]:

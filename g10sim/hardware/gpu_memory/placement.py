@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -29,56 +29,58 @@ class Holes:
     """
 
     def __init__(self, pages: int) -> None:
-        self._holes: list[Block] = []
+        self._starts: list[int] = []
+        self._ends: list[int] = []
         self._by_size: list[tuple[int, int]] = []
         if pages:
             self.give_back(Block(0, pages))
 
     def __len__(self) -> int:
-        return len(self._holes)
+        return len(self._starts)
 
     def __iter__(self) -> Iterator[Block]:
         """Holes by ascending address."""
-        return iter(self._holes)
+        return map(_between, self._starts, self._ends)
 
     def __reversed__(self) -> Iterator[Block]:
         """Holes by descending address."""
-        return reversed(self._holes)
+        return map(_between, reversed(self._starts), reversed(self._ends))
 
     @property
     def largest_pages(self) -> int:
         """Pages of the largest hole; 0 where there is none."""
         return self._by_size[-1][0] if self._by_size else 0
 
-    def smallest(self, pages: int) -> Block | None:
-        """Return the smallest hole of at least that many pages, of equal ones that of the lowest address."""
+    def smallest(self, pages: int) -> int | None:
+        """Return where the smallest hole of at least that many pages starts, the lowest of equal ones."""
         place = bisect_left(self._by_size, (pages, -1))
-        if place == len(self._by_size):
-            return None
-        size, start = self._by_size[place]
-        return Block(start, size)
+        return self._by_size[place][1] if place < len(self._by_size) else None
 
     def around(self, start: int, pages: int = 1) -> Block | None:
         """Return the hole that contains a page and, with it, the ``pages`` from there on."""
-        place = self._from(start + 1) - 1
-        if place < 0 or self._holes[place].end < start + pages:
+        place = bisect_right(self._starts, start) - 1
+        if place < 0 or self._ends[place] < start + pages:
             return None
-        return self._holes[place]
+        return _between(self._starts[place], self._ends[place])
 
     def cut(self, block: Block) -> int:
         """Take out whatever part of a block is free; returns its pages."""
         taken = 0
-        for hole in self._holes[max(0, self._from(block.start) - 1) : self._from(block.end)]:
-            start, end = max(block.start, hole.start), min(block.end, hole.end)
+        those = slice(
+            max(0, bisect_left(self._starts, block.start) - 1), bisect_left(self._starts, block.end)
+        )
+        for first, last in zip(self._starts[those], self._ends[those], strict=True):
+            start, end = max(block.start, first), min(block.end, last)
             if start < end:
-                self.take(Block(start, end - start))
+                self.take(_between(start, end))
                 taken += end - start
         return taken
 
     def copy(self) -> Holes:
         """Return the same holes, to be altered independently."""
         other = Holes(0)
-        other._holes, other._by_size = self._holes.copy(), self._by_size.copy()
+        other._starts, other._ends = self._starts.copy(), self._ends.copy()
+        other._by_size = self._by_size.copy()
         return other
 
     def take(self, block: Block, least_rest: int = 1) -> Block:
@@ -87,44 +89,49 @@ class Holes:
         Returns what was taken. Raises InvariantError where no hole contains the block.
         """
         start, pages = block
-        place, end = self._from(start + 1) - 1, start + pages
-        first, size = self._holes[place] if place >= 0 else (start, 0)
-        if pages < 1 or first + size < end:
+        place, end = bisect_right(self._starts, start) - 1, start + pages
+        first, last = (self._starts[place], self._ends[place]) if place >= 0 else (start, start)
+        if pages < 1 or last < end:
             raise InvariantError(f"pages {start} to {end - 1} are not all free")
-        self._forget(first, size)
-        if size - pages < least_rest:
-            return self._holes.pop(place)
-        rests = Block(first, start - first), Block(end, first + size - end)
-        self._holes[place : place + 1] = left = [rest for rest in rests if rest.pages]
-        for rest in left:
-            insort(self._by_size, (rest.pages, rest.start))
+        self._forget(place)
+        if last - first - pages < least_rest:
+            return _between(first, last)
+        if end < last:
+            self._remember(place, end, last)
+        if first < start:
+            self._remember(place, first, start)
         return block
 
     def give_back(self, block: Block) -> None:
         """Add a block and join it with the holes that it touches. Raises InvariantError on overlap."""
         start, pages = block
-        end, holes = start + pages, self._holes
-        place = behind = self._from(start)
-        before = holes[place - 1] if place else Block(start, 0)
-        after = holes[place] if place < len(holes) else Block(end + 1, 0)
-        if sum(before) > start or after.start < end:
+        starts, ends = self._starts, self._ends
+        end, place = start + pages, bisect_left(starts, start)
+        before = ends[place - 1] if place else -1
+        after = starts[place] if place < len(starts) else end + 1
+        if before > start or after < end:
             raise InvariantError(f"pages {start} to {end - 1} are free already")
-        if before.pages and sum(before) == start:
-            self._forget(*before)
-            start, place = before.start, place - 1
-        if after.start == end:
-            self._forget(*after)
-            end, behind = sum(after), behind + 1
-        holes[place:behind] = [Block(start, end - start)]
+        if before == start:
+            place -= 1
+            start = starts[place]
+            self._forget(place)
+        if after == end:
+            end = ends[place]
+            self._forget(place)
+        self._remember(place, start, end)
+
+    def _remember(self, place: int, start: int, end: int) -> None:
+        self._starts.insert(place, start)
+        self._ends.insert(place, end)
         insort(self._by_size, (end - start, start))
 
-    def _from(self, page: int) -> int:
-        """Return the position of the first hole that begins at a page or after it."""
-        return bisect_left(self._holes, (page,))
+    def _forget(self, place: int) -> None:
+        start = self._starts.pop(place)
+        del self._by_size[bisect_left(self._by_size, (self._ends.pop(place) - start, start))]
 
-    def _forget(self, start: int, pages: int) -> None:
-        """Take a hole out of the order by size."""
-        del self._by_size[bisect_left(self._by_size, (pages, start))]
+
+def _between(start: int, end: int) -> Block:
+    return Block(start, end - start)
 
 
 FitRule = Callable[[Holes, int], int | None]
@@ -150,8 +157,7 @@ def best_fit(holes: Holes, pages: int) -> int | None:
 
     The rule of NVIDIA's CNMeM, the allocator of vDNN (Rhu et al., MICRO 2016, section III-B).
     """
-    hole = holes.smallest(pages)
-    return None if hole is None else hole.start
+    return holes.smallest(pages)
 
 
 def worst_fit(holes: Holes, pages: int) -> int | None:
