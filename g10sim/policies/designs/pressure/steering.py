@@ -37,7 +37,7 @@ class Steering:
         self._sizes: list[int] = forecast.sizes.tolist()
         self._cycles: list[int] = forecast.cycles.tolist()
         self._account = Account(forecast, len(machine.tiers), settings)
-        self._leaving = Departures(len(machine.tiers))
+        self._leaving = Departures()
         self._coming = Arrivals()
         self._asked: set[int] = set()
         self._used: Sequence[int] = ()
@@ -121,7 +121,7 @@ class Steering:
 
     def _first_gone(self, view: PolicyView, lack: int) -> Iterator[int]:
         """Yield the tensors that will be gone first, of about that many bytes together."""
-        leaving = {tensor: self._machine.tiers[tier] for tensor, tier in self._leaving.tiers.items()}
+        leaving = {tensor: self._machine.tiers[tier] for tensor, tier in self._leaving.ways.items()}
         for tensor, size in by_departure(view, leaving):
             if 2 * lack <= size:
                 return
@@ -131,7 +131,7 @@ class Steering:
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
         account, there = self._account, set(self._account.present)
-        for tensor in (*self._coming.ways, *self._leaving.tiers, *self._forecast.needed[view.kernel]):
+        for tensor in (*self._coming.ways, *self._leaving.ways, *self._forecast.needed[view.kernel]):
             if account.alive[tensor]:
                 there.discard(tensor)
                 if view.resident_bytes(tensor) and not view.is_needed(tensor):
@@ -175,7 +175,7 @@ class Steering:
         self._there = set()
         gone = self._leaving.follow(view.in_transfer_bytes)
         if self._named or not self._were_used:
-            for tensor in (*self._changed, *gone, *(self._leaving.tiers if self._named else ())):
+            for tensor in (*self._changed, *gone, *(self._leaving.ways if self._named else ())):
                 self._has_moved(view, tensor)
         else:
             for tensor in self._coming.ways.keys() & self._changed:
@@ -217,11 +217,12 @@ class Steering:
         self._seen.add(tensor)
         before, size, here = account.here[tensor], self._sizes[tensor], view.resident_bytes(tensor)
         moving = view.in_transfer_bytes(tensor) if here < size else 0
-        self._coming.come(tensor, moving)
+        self._coming.note(tensor, moving)
         if not moving:
+            self._coming.discard(tensor)
             self._leaving.discard(tensor)
         away = size - here
-        if tensor not in self._leaving.tiers:
+        if tensor not in self._leaving.ways:
             away = view.away_bytes(tensor) if away > moving else 0
         account.put(tensor, here, away)
         return here != before
@@ -263,7 +264,7 @@ class Steering:
             birth = soon[tensor]
             if not is_easy:
                 lack = shortage.worst(birth - kernel) + leaving + sizes[tensor]
-                if lack > 0 or lack + self._account.returning_bytes(kernel, birth) > 0:
+                if lack > 0 or lack + sum(self._account.returning(kernel, birth)) > 0:
                     continue
             absent = self._absent(view, tensor)
             if absent <= room and not is_known:
@@ -292,7 +293,7 @@ class Steering:
         queues: Queues | None = None
         page = self._machine.page_bytes
         for tensor in account.present:
-            if tensor in self._leaving.tiers:
+            if tensor in self._leaving.ways:
                 continue
             away = min(account.next[tensor] - kernel, horizon)
             worst = shortage.worst(away) if away > 1 else 0
@@ -331,7 +332,8 @@ class Steering:
 
     def _queues(self, view: PolicyView, cycles: float) -> Queues:
         free = [view.free_bytes_of(tier.name) for tier in self._machine.tiers]
-        return Queues(self._machine, free, cycles + self._settings.backlog_cycles, self._leaving.queued)
+        queued = [self._leaving.queued[tier] for tier in range(len(free))]
+        return Queues(self._machine, free, cycles + self._settings.backlog_cycles, queued)
 
     def _fetches(
         self, view: PolicyView, shortage: Shortage, cycles: float, dead: Sequence[int]
@@ -349,7 +351,7 @@ class Steering:
         room: float | None = None
         fetched = list[int]()
         for tensor in account.absent:
-            if tensor in self._coming.ways or tensor in self._leaving.tiers:
+            if tensor in self._coming.ways or tensor in self._leaving.ways:
                 continue
             distance, size = account.next[tensor] - kernel, account.away[tensor]
             if distance > 1:
@@ -363,7 +365,8 @@ class Steering:
                 if asked >= room:
                     break
                 added += size
-            self._coming.add(view, tensor, size)
+            way = tuple([tier for tier in view.tiers if view.bytes_in(tensor, tier)])
+            self._coming.add(tensor, way, size)
             fetched.append(tensor)
             asked += size
         self._spare = -(shortage.of_next() + added)
