@@ -229,8 +229,9 @@ def divided(cycles, monkeypatch, patient):
     settings = Settings(backlog_cycles=0, births=4, horizon=kernels)
     shortage = Shortage(lacks, in_turn(range(kernels)), settings)
     queues = Queues(planned, [10_000, 10**9], 4000, [0, 0])
-    division = Division(forecast, planned)
-    division.start_kernel(0, queues, shortage, lambda _: [0, 0])
+    account = SimpleNamespace(shortage=shortage, returning=lambda first, last: [0, 0])
+    division = Division(forecast, planned, account)
+    division.start_kernel(0, queues)
     return division, shortage
 
 
