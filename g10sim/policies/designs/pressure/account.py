@@ -78,10 +78,6 @@ class Order:
             rank = self._marks.find(True, rank + 1)
 
 
-_FEW = 8
-"""Kernels up to which they are looked at one by one, which is faster than all at once."""
-
-
 class Shortage:
     """Bytes that the kernels from one on lack, as far as the horizon: ``lack`` less what is away.
 
@@ -93,7 +89,6 @@ class Shortage:
     def __init__(self, lack: Integers, alive: Order, settings: Settings) -> None:
         self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
         self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
-        self._few = min(_FEW, self._horizon)
         self._level_of = self._levels.data
         self.added: dict[int, tuple[int, int]] = {}
         self._highest = -1
@@ -118,12 +113,7 @@ class Shortage:
     def spare(self, until: int, size_bytes: int) -> None:
         """Take off bytes that are away until a kernel uses them."""
         kernel, highest, levels = self._kernel, self._highest, self._level_of
-        if until <= kernel + _FEW:
-            for number in range(kernel, min(until, len(levels))):
-                levels[number] -= size_bytes
-        else:
-            part = self._levels[kernel:until]
-            part -= size_bytes
+        self._levels[kernel:until] -= size_bytes
         if size_bytes > 0 and highest < until < kernel + self._horizon:
             self._highest = -1
         elif size_bytes < 0 and kernel < until <= highest and self.worst(until - kernel) >= levels[highest]:
@@ -160,8 +150,6 @@ class Shortage:
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of that many kernels lacks, or the worst of all."""
-        if ahead and ahead <= self._few:
-            return max(self._level_of[self._kernel : self._kernel + ahead])
         return self._level_of[self._peak(ahead)]
 
     def worst_step(self, ahead: int | None = None) -> int:

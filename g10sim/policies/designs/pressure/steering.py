@@ -333,7 +333,10 @@ class Steering:
                     if lack >= 0 or misfits > _MISFITS or asked >= enough:
                         break
                     continue
-                room = self._room(view, cycles + backlog, dead) - coming if room is None else room
+                if room is None:
+                    gone = (*dead, *self._forecast.dropped[kernel])
+                    leaving = self._machine.out_rate * (cycles + backlog)
+                    room = view.free_bytes + sum(map(view.resident_bytes, gone)) + leaving - coming
                 if asked >= room:
                     break
                 added += size
@@ -345,8 +348,3 @@ class Steering:
         for tensor in fetched:
             account.put(tensor, account.here[tensor], 0)
         return map(Fetch, fetched)
-
-    def _room(self, view: PolicyView, cycles: float, dead: Sequence[int]) -> float:
-        """Return the bytes that are free now, and those that leave in that many cycles or at once."""
-        freed = sum(map(view.resident_bytes, (*dead, *self._forecast.dropped[view.kernel])))
-        return view.free_bytes + freed + self._machine.out_rate * cycles
