@@ -14,7 +14,7 @@ from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.policies.checks import check_policy
-from g10sim.policies.designs.pressure.account import NextUses, Settings, Shortage
+from g10sim.policies.designs.pressure.account import Order, Settings, Shortage
 from g10sim.policies.designs.pressure.dividing import Division, Queues
 from g10sim.policies.designs.pressure.dropping import chosen_drops, machine_of
 from g10sim.policies.designs.pressure.forecast import Forecast
@@ -214,9 +214,7 @@ def test_a_slow_tier_takes_what_has_time_to_return():
 
 def in_turn(uses):
     """The kernels that use tensors next."""
-    found = NextUses(max(uses, default=0) + 1)
-    found.reset(uses)
-    return found
+    return Order(max(uses, default=0), ((use, tensor) for tensor, use in enumerate(uses)))
 
 
 def divided(cycles, monkeypatch, patient):
@@ -231,8 +229,9 @@ def divided(cycles, monkeypatch, patient):
     settings = Settings(backlog_cycles=0, births=4, horizon=kernels)
     shortage = Shortage(lacks, in_turn(range(kernels)), settings)
     queues = Queues(planned, [10_000, 10**9], 4000, [0, 0])
-    division = Division(forecast, planned)
-    division.start_kernel(0, queues, shortage, lambda _: [0, 0])
+    account = SimpleNamespace(shortage=shortage, returning=lambda first, last: [0, 0])
+    division = Division(forecast, planned, account)
+    division.start_kernel(0, queues)
     return division, shortage
 
 
@@ -326,16 +325,15 @@ def test_what_no_tier_has_room_for_is_nobodys_share():
 
 def test_of_each_way_only_the_first_that_has_not_moved_is_looked_at():
     lies_in = {1: "host", 2: "host", 3: "host", 4: "ssd", 5: "ssd"}
-    view = SimpleNamespace(tiers=("host", "ssd"), bytes_in=lambda tensor, tier: lies_in[tensor] == tier)
     arrivals, asked = Arrivals(), []
-    for tensor in lies_in:
-        arrivals.add(view, tensor, 10)
+    for tensor, tier in lies_in.items():
+        arrivals.add(tensor, (tier,), 10)
     arrivals.follow(lambda tensor: asked.append(tensor) or tensor == 1)
     assert asked == [1, 2, 4]
-    arrivals.come(1, 3)
-    arrivals.come(4, 0)
-    arrivals.discard(2)
-    arrivals.discard(7)
+    arrivals.note(1, 3)
+    arrivals.note(7, 3)
+    for tensor in (2, 4, 7):
+        arrivals.discard(tensor)
     assert list(arrivals.ways) == [1, 3, 5]
     assert arrivals.total_bytes == 3 + 10 + 10
 
@@ -350,7 +348,7 @@ def test_what_comes_from_two_tiers_is_as_fast_as_the_slower_one():
     )
     machine, arrivals = SimpleNamespace(tiers=tiers), Arrivals()
     for tensor in (0, 1, 2):
-        arrivals.add(view, tensor, 100)
+        arrivals.add(tensor, lies_in[tensor], 100)
     lies_in[0] = lies_in[1] = ()
     # 10 bytes more of tensor 2 lie on the SSD, and nobody has asked for them.
     cycles = {(): 0, (3,): 0, (0,): 200, (1,): 100, (2,): 220, (0, 1): 300, (0, 2): 420}

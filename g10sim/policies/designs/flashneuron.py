@@ -123,19 +123,17 @@ class FlashNeuron(Declared, PolicyPerJob):
         weights = sum(sizes[tensor.id] for tensor in trace.tensors if tensor.persistent)
         # The largest working set counts weights and workspace again, as in the published simulator.
         line = system.gpu.memory - weights - int(working_set_bytes(trace, sizes).max(initial=0))
-        choice = _Choice(trace, loss, sizes, formats, line, candidates)
+        copies = {tensor: formats.get(tensor, Compressed(sizes[tensor])) for tensor in candidates}
+        choice = _Choice(trace, loss, sizes, copies, line)
         if formats:
             write = next(tier.write_bandwidth for tier in system.all_tiers if tier.name == ssd)
             rate = min(system.pcie.outward, write or system.pcie.outward)
             choice.refine(rate)
-        moves = []
-        returns = []
+        moves, returns = [], []
         for tensor, (start, end) in choice.periods.items():
             moves.append((start, -hash_order(trace.kernels[start - 1].tensors).index(tensor), tensor))
             returns.append((end, hash_order(trace.kernels[end].tensors).index(tensor), tensor))
-        plan = MigrationPlan(
-            tuple(Planned(start, Evict(tensor, ssd)) for start, _, tensor in sorted(moves)), self.name
-        )
+        plan = MigrationPlan(tuple(Planned(start, Evict(i, ssd)) for start, _, i in sorted(moves)), self.name)
         order = tuple((end, tensor, sizes[tensor]) for end, _, tensor in sorted(returns))
         kept = {tensor: formats[tensor] for tensor in choice.periods if tensor in formats}
         counts = (not one.persistent and one.kind is not TensorKind.WORKSPACE for one in trace.tensors)
@@ -190,10 +188,10 @@ class FlashNeuron(Declared, PolicyPerJob):
 class _Choice:
     """Chooses what is offloaded: as much as must be, and where it is compressed, what is copied in time.
 
-    ``periods`` are the inactive periods of offloaded tensors, for which each is away: (first kernel without
-    the tensor, next kernel with it), the last one that begins before the ``loss``. Raises UnsupportedError
-    when the candidates without such a period alone reach the line, ``line_bytes``, that results kept for the
-    backward pass must stay under.
+    ``copies`` has all candidates, each with the sizes of its copy. ``periods`` are the inactive periods of
+    offloaded tensors, for which each is away: (first kernel without the tensor, next kernel with it), the
+    last one that begins before the ``loss``. Raises UnsupportedError when the candidates without such a
+    period alone reach the line, ``line_bytes``, that results kept for the backward pass must stay under.
     """
 
     def __init__(
@@ -201,18 +199,16 @@ class _Choice:
         trace: Trace,
         loss: int,
         sizes: Sequence[int],
-        formats: Mapping[int, Compressed],
+        copies: Mapping[int, Compressed],
         line_bytes: int,
-        candidates: Sequence[int],
     ) -> None:
-        self._trace, self._loss, self._sizes, self._formats = trace, loss, sizes, formats
-        self._line_bytes, self._candidates = line_bytes, candidates
-        self._kept = sum(sizes[tensor] for tensor in candidates)
+        self._trace, self._loss, self._sizes, self._copies = trace, loss, sizes, copies
+        self._line_bytes, self._kept = line_bytes, sum(sizes[tensor] for tensor in copies)
         self._starts = [0, *accumulate(kernel.duration for kernel in trace.kernels)]
         every = (period for period in inactive_periods(trace) if not period.wraps)
         self._last = {one.tensor: (one.start, one.end) for one in every if one.start < loss}
         self.periods: dict[int, tuple[int, int]] = {}
-        for tensor in candidates:
+        for tensor in copies:
             if self._kept < line_bytes:
                 break
             if tensor in self._last:
@@ -237,41 +233,33 @@ class _Choice:
         under the line again (second phase of the public scheduler, SNU-ARC/flashneuron,
         ``offloading_scheduler``).
         """
-        further = [
-            (tensor, self._last[tensor])
-            for tensor in self._candidates
-            if tensor not in self.periods and self._index_bytes(tensor) and tensor in self._last
-        ]
+        indexed = {tensor for tensor, copy in self._copies.items() if copy.index_bytes}
+        further = [i for i in self._copies if i in indexed and i in self._last and i not in self.periods]
         while self._last_end(rate) > self._starts[self._loss]:
-            out = next((tensor for tensor in reversed(self.periods) if not self._index_bytes(tensor)), None)
+            out = next((tensor for tensor in reversed(self.periods) if tensor not in indexed), None)
             if out is None:
                 return
-            rests = accumulate(
-                (-self._freed(tensor) for tensor, _ in further), initial=self._kept + self._freed(out)
-            )
+            rests = accumulate((-self._freed(i) for i in further), initial=self._kept + self._freed(out))
             count, self._kept = next(
                 ((n, rest) for n, rest in enumerate(rests) if rest < self._line_bytes), (0, self._kept)
             )
             if not count:
                 return
             del self.periods[out]
-            self.periods.update(further[:count])
+            self.periods |= {tensor: self._last[tensor] for tensor in further[:count]}
             del further[:count]
 
     def _last_end(self, rate: int) -> float:
         """Return the tick at which the last copy ends, one after the other in order of their start."""
         end = 0.0
         for tensor, (start, _) in sorted(self.periods.items(), key=lambda item: item[1]):
-            moved = self._formats[tensor].moved_bytes if tensor in self._formats else self._sizes[tensor]
+            moved = self._copies[tensor].moved_bytes
             end = max(end, self._starts[start]) + moved * self._trace.ticks_per_second / rate
         return end
 
-    def _index_bytes(self, tensor: int) -> int:
-        return self._formats[tensor].index_bytes if tensor in self._formats else 0
-
     def _freed(self, tensor: int) -> int:
         """Bytes of GPU memory that a tensor leaves while it is away."""
-        return self._sizes[tensor] - self._index_bytes(tensor)
+        return self._sizes[tensor] - self._copies[tensor].index_bytes
 
 
 def index_bytes(elements: int) -> int:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from g10sim.analysis.timeline import Floats, Integers
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 _FIRST, _MOST_FIRST = 8, 128
 """Candidates that are worked out at a time, at least, and at most to begin with."""
+_WORTHLESS = -1j
+"""An entry of no worth, before all others of none."""
+
+Entries: TypeAlias = "npt.NDArray[np.complex128]"
 
 
 class Standing:
@@ -51,13 +59,12 @@ class Standing:
 class Ranking:
     """Candidates by what each was last found to be worth, the best first, of equals that of a lower number.
 
-    Those without any worth (0) are left out for good.
+    Those without any worth (0) are left out for good. An entry is a complex number, which numpy sorts by its
+    real part, less the worth of a candidate, and then by the other one, the candidate's number.
     """
 
     def __init__(self, worths: Floats) -> None:
-        order = np.argsort(-worths, kind="stable")
-        self._numbers: Integers = order[worths[order] > 0]
-        self._keys: Floats = -worths[self._numbers]
+        self._entries = np.sort(_entries(worths, np.arange(len(worths)))[worths > 0])
         self._first, self._count, self._many = 0, _FIRST, 0
 
     def pop(self, worths: Callable[[Integers], Floats]) -> int | None:
@@ -66,48 +73,38 @@ class Ranking:
         Returns its number; None: there is none left. ``worths`` may work out more of them than are looked at.
         """
         first, place, count = self._first, self._first, self._count
-        keys, numbers = np.zeros(1), np.array([len(self._keys)])  # worse than any candidate
-        while place < len(self._keys):
-            some = self._numbers[place : place + count]
-            keys, numbers = np.concatenate((keys, -worths(some))), np.concatenate((numbers, some))
-            lowest, best = _best_up_to_each(keys, numbers)
-            known, following = (
-                np.concatenate((values[first + 1 : first + len(keys)], [worst]))[: len(keys) - 1]
-                for values, worst in ((self._keys, 0.0), (self._numbers, -1))
-            )
-            is_first = (lowest[1:] < known) | ((lowest[1:] == known) & (best[1:] < following))
-            place, looked_at = place + len(some), place + len(some) - first
+        found = self._entries[:0]
+        while place < len(self._entries):
+            numbers = self._entries[place : place + count].imag.astype(np.int64)
+            found = np.concatenate((found, _entries(worths(numbers), numbers)))
+            best = np.minimum.accumulate(found)
+            following = np.append(self._entries[first + 1 : first + len(found) + 1], _WORTHLESS)[: len(found)]
+            is_first = best < following
+            place, looked_at = place + len(numbers), len(found)
             count = max(looked_at, self._many - looked_at) if looked_at >= 2 * _FIRST else 2 * count
             if is_first.any():
-                end = int(is_first.argmax()) + 2
-                chosen = int(best[end - 1])
-                is_left = (keys[:end] < 0) & (numbers[:end] != chosen)
-                self._put_back(first + end - 1, keys[:end][is_left], numbers[:end][is_left])
-                return chosen
+                end = int(is_first.argmax()) + 1
+                chosen = best[end - 1]
+                left = found[:end]
+                self._put_back(first + end, left[(left.real < 0) & (left != chosen)])
+                return int(chosen.imag)
         return None
 
-    def _put_back(self, place: int, keys: Floats, numbers: Integers) -> None:
+    def _put_back(self, place: int, entries: Entries) -> None:
         """Put candidates of which the worth has changed among those from a place on."""
         needed = place - self._first
         self._count = min(max(_FIRST, needed * 5 // 4), _MOST_FIRST)
         if needed > _MOST_FIRST:
             self._many = needed * 21 // 20  # mostly a few are needed, or about as many as the last time
-        self._first = place - len(keys)
-        order = np.lexsort((numbers, keys))
-        keys, numbers = keys[order], numbers[order]
-        at, after = (self._keys[place:].searchsorted(keys, side) for side in ("left", "right"))
-        for key in set(keys[at < after].tolist()):
-            equal = keys == key
-            first, stop = at[equal][0], after[equal][0]
-            at[equal] += self._numbers[place + first : place + stop].searchsorted(numbers[equal])
-        stop = place + int(at.max(initial=0))
-        at += np.arange(len(at))
-        is_old = np.ones(stop - self._first, dtype=np.bool_)
-        is_old[at] = False
-        for kept, new in ((self._keys, keys), (self._numbers, numbers)):
-            old = kept[place:stop].copy()
-            kept[self._first : stop][is_old] = old
-            kept[self._first + at] = new
+        self._first = place - len(entries)
+        entries = np.sort(entries)
+        before = self._entries[place:].searchsorted(entries)
+        stop = place + int(before.max(initial=0))
+        self._entries[self._first : stop] = np.insert(self._entries[place:stop], before, entries)
+
+
+def _entries(worths: Floats, numbers: Integers) -> Entries:
+    return -worths + 1j * numbers
 
 
 def nested(numbers: Integers, kinds: Integers, starts: Integers, ends: Integers) -> dict[int, list[int]]:
@@ -143,11 +140,3 @@ def best_first(worths: Floats, keys: Integers) -> Iterator[int]:
         yield from map(int, best[keys[best].argsort(kind="stable")])
     order = np.lexsort((keys, -left))
     yield from map(int, order[left[order] > 0])
-
-
-def _best_up_to_each(keys: Floats, numbers: Integers) -> tuple[Floats, Integers]:
-    """Return the lowest key of the first 1, 2, ... candidates, and the lowest number that has it."""
-    lowest = np.minimum.accumulate(keys)
-    falls = np.append(0, (lowest[1:] < lowest[:-1]).cumsum()) * (numbers.max() + 1)
-    holders = np.where(keys == lowest, numbers - falls, numbers.max())
-    return lowest, np.minimum.accumulate(holders) + falls

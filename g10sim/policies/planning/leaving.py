@@ -22,11 +22,16 @@ def by_departure(view: PolicyView, leaving: Mapping[int, PlannedTier]) -> list[t
     return [(tensor, size) for _, tensor, size in found]
 
 
-def first_gone(view: PolicyView, leaving: Mapping[int, PlannedTier], lack_bytes: int) -> frozenset[int]:
-    """Return the tensors that will be gone first, as many as give some bytes of room together."""
+def first_gone(
+    view: PolicyView, leaving: Mapping[int, PlannedTier], lack_bytes: int, *, nearest: bool = False
+) -> frozenset[int]:
+    """Return the tensors that will be gone first, as many as give some bytes of room together.
+
+    With ``nearest`` the last of them is left out where that comes nearer to those bytes.
+    """
     found = list[int]()
     for tensor, size in by_departure(view, leaving):
-        if lack_bytes <= 0:
+        if lack_bytes <= (size / 2 if nearest else 0):
             break
         found.append(tensor)
         lack_bytes -= size

@@ -49,28 +49,21 @@ class Steps:
         if start == end:
             return
         self._split(start)
-        stop, until = self._split(end)
-        block, place = self._place(start)
-        if block == stop:
-            self._values[block][place:until] += size
+        last = self._split(end)
+        first = self._place(start)
+        for block, part in _edges(first, last):
+            self._values[block][part] += size
             self._renew(block)
-            return
-        self._values[block][place:] += size
-        self._renew(block)
-        self._shifts[block + 1 : stop] += size
-        self._peaks[block + 1 : stop] += size
-        if until:
-            self._values[stop][:until] += size
-            self._renew(stop)
+        between = slice(first[0] + 1, last[0])
+        self._shifts[between] += size
+        self._peaks[between] += size
 
     def most(self, start: int, end: int) -> int:
         """Return the highest value from ``start`` to before ``end``, a later time; 0 at least."""
-        (block, place), (stop, until) = self._place(start), self._place(end - 1)
-        if block == stop:
-            return max(0, int(self._values[block][place : until + 1].max()) + int(self._shifts[block]))
-        found = int(self._values[block][place:].max()) + int(self._shifts[block])
-        found = max(found, int(self._values[stop][: until + 1].max()) + int(self._shifts[stop]))
-        return max(found, int(self._peaks[block + 1 : stop].max(initial=0)))
+        first, (stop, place) = self._place(start), self._place(end - 1)
+        edges = _edges(first, (stop, place + 1))
+        found = [int(self._values[block][part].max()) + int(self._shifts[block]) for block, part in edges]
+        return max(0, *found, int(self._peaks[first[0] + 1 : stop].max(initial=0)))
 
     def _place(self, time: int) -> tuple[int, int]:
         """Return block and place of the last step that does not begin after a time."""
@@ -102,3 +95,11 @@ class Steps:
 
     def _renew(self, block: int) -> None:
         self._peaks[block] = int(self._values[block].max()) + int(self._shifts[block])
+
+
+def _edges(first: tuple[int, int], last: tuple[int, int]) -> list[tuple[int, slice]]:
+    """Return the first and the last block of some steps, with their parts, by block and place of both."""
+    (block, place), (stop, until) = first, last
+    if block == stop:
+        return [(block, slice(place, until))]
+    return [(block, slice(place, None)), (stop, slice(until))]

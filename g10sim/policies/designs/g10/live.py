@@ -293,10 +293,8 @@ def _eager(draft: Draft) -> list[PlannedEviction]:
     """Move prefetches into memory that is free earlier, the first ones first (G10 paper, section 4.4)."""
     moved = []
     for eviction in sorted(draft.evictions, key=lambda entry: (entry.prefetch or 0, entry.end, entry.tensor)):
-        prefetch = eviction.prefetch
-        if prefetch is not None:
-            prefetch = _moved_earlier(draft, prefetch, eviction.out_by + 1, eviction.size_bytes)
-        moved.append(replace(eviction, prefetch=prefetch))
+        latest, size = eviction.prefetch or 0, eviction.size_bytes
+        moved.append(replace(eviction, prefetch=_moved_earlier(draft, latest, eviction.out_by + 1, size)))
     return moved
 
 

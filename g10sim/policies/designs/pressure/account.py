@@ -28,41 +28,54 @@ class Settings:
         return min(max(2, self.births), self.horizon - 1)
 
 
-class NextUses:
-    """Kernels that use some tensors next, each as often as tensors do; those that are over stay."""
+class Order:
+    """Tensors by ranks from 0 to a last one, such as kernels, of equals the lower number first.
 
-    def __init__(self, kernels: int) -> None:
-        self._counts, self._marks = [0] * kernels, bytearray(kernels)
+    At first those of some pairs of a rank and a tensor. Ranks that have tensors are marked: none before
+    ``_least``.
+    """
 
-    def reset(self, uses: Iterable[int]) -> None:
-        """Begin again with the kernels of some tensors."""
-        self._counts, self._marks = [0] * len(self._counts), bytearray(len(self._counts))
-        for use in uses:
-            self.add(use)
+    def __init__(self, last: int, ranks: Iterable[tuple[int, int]] = ()) -> None:
+        self._tensors = defaultdict[int, list[int]](list)
+        self._marks, self._least = bytearray(last + 1), last
+        for rank, tensor in ranks:
+            self.add(rank, tensor)
 
-    def add(self, use: int) -> None:
-        """Count a tensor in."""
-        self._counts[use] += 1
-        self._marks[use] = True
+    def add(self, rank: int, tensor: int) -> None:
+        """Add a tensor."""
+        insort(self._tensors[rank], tensor)
+        self._marks[rank] = True
+        if rank < self._least:
+            self._least = rank
 
-    def remove(self, use: int) -> None:
-        """Count a tensor out."""
-        self._counts[use] -= 1
-        if not self._counts[use]:
-            self._marks[use] = False
+    def remove(self, rank: int, tensor: int) -> None:
+        """Remove a tensor that is there."""
+        tensors = self._tensors[rank]
+        del tensors[bisect_left(tensors, tensor)]
+        if not tensors:
+            del self._tensors[rank]
+            self._marks[rank] = False
 
-    def last_until(self, use: int) -> int:
-        """Return the last kernel up to one that uses any next; -1 for none."""
-        return self._marks.rfind(1, 0, use + 1)
+    def last_until(self, rank: int) -> int:
+        """Return the last rank up to one that has any; -1 for none."""
+        return self._marks.rfind(True, 0, rank + 1)
 
     def between(self, first: int, stop: int) -> Integers:
-        """Return the kernels from one to before another that use any next."""
+        """Return the ranks from one to before another that have any."""
         found: Integers = first + np.frombuffer(self._marks, dtype=np.bool_)[first:stop].nonzero()[0]
         return found
 
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._tensors)
 
-_FEW = 8
-"""Kernels up to which they are looked at one by one, which is faster than all at once."""
+    def __iter__(self) -> Iterator[int]:
+        """Yield the tensors; one that leaves once it was yielded does not disturb this."""
+        rank = self._marks.find(True, self._least)
+        self._least = max(rank, self._least)
+        while rank >= 0:
+            yield from self._tensors[rank].copy()
+            rank = self._marks.find(True, rank + 1)
 
 
 class Shortage:
@@ -73,16 +86,16 @@ class Shortage:
     most of all, of equals the first; -1: not known.
     """
 
-    def __init__(self, lack: Integers, alive: NextUses, settings: Settings) -> None:
+    def __init__(self, lack: Integers, alive: Order, settings: Settings) -> None:
         self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
         self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
-        self._few = min(_FEW, self._horizon)
         self._level_of = self._levels.data
         self.added: dict[int, tuple[int, int]] = {}
         self._highest = -1
 
-    def start_iteration(self) -> None:
+    def start_iteration(self, alive: Order) -> None:
         """Forget what is away."""
+        self._alive = alive
         self._levels[:] = self._lack
         self.added.clear()
         self._highest = -1
@@ -100,12 +113,7 @@ class Shortage:
     def spare(self, until: int, size_bytes: int) -> None:
         """Take off bytes that are away until a kernel uses them."""
         kernel, highest, levels = self._kernel, self._highest, self._level_of
-        if until <= kernel + _FEW:
-            for number in range(kernel, min(until, len(levels))):
-                levels[number] -= size_bytes
-        else:
-            part = self._levels[kernel:until]
-            part -= size_bytes
+        self._levels[kernel:until] -= size_bytes
         if size_bytes > 0 and highest < until < kernel + self._horizon:
             self._highest = -1
         elif size_bytes < 0 and kernel < until <= highest and self.worst(until - kernel) >= levels[highest]:
@@ -142,8 +150,6 @@ class Shortage:
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of that many kernels lacks, or the worst of all."""
-        if ahead and ahead <= self._few:
-            return max(self._level_of[self._kernel : self._kernel + ahead])
         return self._level_of[self._peak(ahead)]
 
     def worst_step(self, ahead: int | None = None) -> int:
@@ -167,47 +173,6 @@ class Shortage:
         return self._level_of[self._kernel + 1]
 
 
-class Order:
-    """Tensors by ranks from 0 to a last one, such as kernels, of equals the lower number first.
-
-    At first those of some pairs of a rank and a tensor. Ranks that have tensors are marked: none before
-    ``_least``.
-    """
-
-    def __init__(self, last: int, ranks: Iterable[tuple[int, int]] = ()) -> None:
-        self._tensors = defaultdict[int, list[int]](list)
-        self._marks, self._least = bytearray(last + 1), last
-        for rank, tensor in ranks:
-            self.add(rank, tensor)
-
-    def add(self, rank: int, tensor: int) -> None:
-        """Add a tensor."""
-        insort(self._tensors[rank], tensor)
-        self._marks[rank] = True
-        if rank < self._least:
-            self._least = rank
-
-    def remove(self, rank: int, tensor: int) -> None:
-        """Remove a tensor that is there."""
-        tensors = self._tensors[rank]
-        del tensors[bisect_left(tensors, tensor)]
-        if not tensors:
-            del self._tensors[rank]
-            self._marks[rank] = False
-
-    def __bool__(self) -> bool:
-        """Return whether there are any."""
-        return bool(self._tensors)
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the tensors; one that leaves once it was yielded does not disturb this."""
-        rank = self._marks.find(True, self._least)
-        self._least = max(rank, self._least)
-        while rank >= 0:
-            yield from self._tensors[rank].copy()
-            rank = self._marks.find(True, rank + 1)
-
-
 class Account:
     """Bytes of tensors ``here`` on the GPU that do not leave, and ``away``, which lie elsewhere or leave.
 
@@ -224,11 +189,9 @@ class Account:
         self.alive = [False] * tensors
         self._never = forecast.never
         self.present, self.absent = Order(self._never), Order(self._never)
-        self._uses = NextUses(self._never + 1)
+        self._uses = Order(self._never)
         self.here_bytes = 0
         self._returning: Integers = np.zeros((tiers, self._never + 1), dtype=np.int64)
-        self._returning_of = [tier.data for tier in self._returning]
-        self._all_returning = [0] * (self._never + 1)
         self.shortage = Shortage(forecast.lack, self._uses, settings)
 
     def state(self) -> tuple[object, ...]:
@@ -239,13 +202,14 @@ class Account:
         """Begin an iteration with the tensors that are alive at its first kernel."""
         self.next = self._forecast.first_uses.copy()
         self.alive = [False] * len(self.next)
-        self.shortage.start_iteration()
-        self._returning[:], self._all_returning = 0, [0] * (self._never + 1)
-        for tensor in (tensors := [*alive]):
+        self._returning[:] = 0
+        tensors = [*alive]
+        self._uses = Order(self._never, ((self.next[i], i) for i in tensors))
+        self.shortage.start_iteration(self._uses)
+        for tensor in tensors:
             self.alive[tensor] = True
             if self.away[tensor]:
                 self._count(tensor, self.away[tensor])
-        self._uses.reset(self.next[i] for i in tensors)
         present = ((self._never - self.next[i], i) for i in tensors if self.here[i])
         absent = ((self.next[i], i) for i in tensors if self.away[i])
         self.present, self.absent = Order(self._never, present), Order(self._never, absent)
@@ -253,14 +217,14 @@ class Account:
     def bear(self, tensor: int) -> None:
         """Count a tensor in that is alive from now on."""
         self.alive[tensor] = True
-        self._uses.add(self.next[tensor])
+        self._uses.add(self.next[tensor], tensor)
 
     def forget(self, tensor: int) -> None:
         """Count a tensor out, alive or not."""
         self.put(tensor, 0, 0)
         if self.alive[tensor]:
             self.alive[tensor] = False
-            self._uses.remove(self.next[tensor])
+            self._uses.remove(self.next[tensor], tensor)
 
     def use(self, tensor: int, following: int) -> None:
         """Note the kernel that is the next to use a tensor that is alive."""
@@ -268,7 +232,7 @@ class Account:
         if here or away:
             self.put(tensor, 0, 0)
         self.next[tensor], self.tier_of[tensor] = following, 0
-        self._uses.add(following)
+        self._uses.add(following, tensor)
         if here or away:
             self.put(tensor, here, away)
 
@@ -276,8 +240,8 @@ class Account:
         """Note bytes that leave for a tier; those that are away already count there, too."""
         before, self.tier_of[tensor] = self.tier_of[tensor], tier
         if before != tier:
-            self._returning_of[before][self.next[tensor]] -= self.away[tensor]
-            self._returning_of[tier][self.next[tensor]] += self.away[tensor]
+            self._returning[before, self.next[tensor]] -= self.away[tensor]
+            self._returning[tier, self.next[tensor]] += self.away[tensor]
         self.put(tensor, self.here[tensor] - size_bytes, self.away[tensor] + size_bytes)
 
     def put(self, tensor: int, here: int, away: int) -> None:
@@ -298,12 +262,8 @@ class Account:
             elif not away:
                 self.absent.remove(use, tensor)
 
-    def returning_bytes(self, first: int, last: int) -> int:
-        """Return the bytes that have to be back for some kernels, from the first to the last."""
-        return sum(self._all_returning[first : last + 1])
-
     def returning(self, first: int, last: int) -> list[int]:
-        """Return those bytes by tier."""
+        """Return the bytes by tier that have to be back for some kernels, from the first to the last."""
         found: list[int] = np.add.reduce(self._returning[:, first : last + 1], axis=1).tolist()
         return found
 
@@ -311,5 +271,4 @@ class Account:
         """Count bytes that are away until they are used."""
         use = self.next[tensor]
         self.shortage.spare(use, size_bytes)
-        self._returning_of[self.tier_of[tensor]][use] += size_bytes
-        self._all_returning[use] += size_bytes
+        self._returning[self.tier_of[tensor], use] += size_bytes

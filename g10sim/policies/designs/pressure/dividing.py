@@ -8,7 +8,7 @@ from operator import add
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.designs.pressure.account import Shortage
+from g10sim.policies.designs.pressure.account import Account
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.interface import PlannedMachine
 
@@ -32,14 +32,12 @@ class Queues:
         self._queued = [*queued]
         self._free = [free - taken for free, taken in zip(free_bytes, self._queued, strict=True)]
         self.queued_bytes = sum(self._queued)
-        self._idle: list[int] | None = None
 
     def add(self, tier: int, size_bytes: int) -> None:
         """Queue bytes for a tier, which its room is kept for."""
         self._queued[tier] += size_bytes
         self._free[tier] -= size_bytes
         self.queued_bytes += size_bytes
-        self._idle = None
 
     def with_room(self, size_bytes: int) -> list[int]:
         """Return the tiers that have room for more bytes."""
@@ -47,9 +45,7 @@ class Queues:
 
     def idle_tiers(self) -> list[int]:
         """Return the tiers that would be idle before the time is over, with what slower ones leave them."""
-        if self._idle is None:
-            self._idle = [*filter(self._is_idle, range(len(self._tiers)))]
-        return self._idle
+        return [*filter(self._is_idle, range(len(self._tiers)))]
 
     def queued_but_for(self, tier: int) -> int:
         """Return the bytes queued for other tiers."""
@@ -149,9 +145,6 @@ _BUSY = 0.9
 _EARLY = 0.28
 """Share of what the link can carry until a kernel that may be left for that time: chosen on five traces."""
 
-Returned = Callable[[int], Sequence[int]]
-"""Bytes by tier that will have returned from there in a step of a shortage."""
-
 
 class Division:
     """Divides what leaves in an iteration of one job over memory tiers.
@@ -160,8 +153,9 @@ class Division:
     share evenly, so that in every part of what returns they have something to bring, side by side.
     """
 
-    def __init__(self, forecast: Forecast, machine: PlannedMachine) -> None:
+    def __init__(self, forecast: Forecast, machine: PlannedMachine, account: Account) -> None:
         self._forecast, self._machine = forecast, machine
+        self._account, self._shortage = account, account.shortage
         self._patient = most_patient(forecast, machine)
         self._divided: tuple[int, Shares] = 0, ()
         self._rates = [tier.write_rate for tier in machine.tiers]
@@ -171,9 +165,9 @@ class Division:
         """Forget what has left: no tier is behind its share of that by any bytes."""
         self._debts, self._even_debts = ([0.0] * len(self._rates) for _ in range(2))
 
-    def start_kernel(self, kernel: int, queues: Queues, shortage: Shortage, returned: Returned) -> None:
+    def start_kernel(self, kernel: int, queues: Queues) -> None:
         """Look at what has to leave from a kernel on that lacks something."""
-        self._kernel, self._queues, self._shortage, self._returned = kernel, queues, shortage, returned
+        self._kernel, self._queues = kernel, queues
         self._has_looked, self._divided = False, (0, ())
 
     def _look_ahead(self) -> None:
@@ -221,8 +215,9 @@ class Division:
     def _shares(self, worst: int, away: int | None = None) -> Shares:
         """Divide what the worst of that many kernels lacks, or of all; again only after more was queued."""
         if self._divided[0] != worst:
-            step = self._shortage.worst_step
-            self._divided = worst, self._queues.shares(worst, lambda: self._returned(step(away)))
+            kernel, returning, worst_step = self._kernel, self._account.returning, self._shortage.worst_step
+            shares = self._queues.shares(worst, lambda: returning(kernel, kernel + worst_step(away)))
+            self._divided = worst, shares
         return self._divided[1]
 
     def _choose(self, shares: Shares, tensor: int, size_bytes: int) -> int | None:
@@ -261,7 +256,11 @@ class Division:
         queued, rate = self._queues.queued_bytes, _EARLY * self._machine.link_rate
         if peak > 1 and worst + queued > rate * cycles:
             return True
-        kernel, timeline, (ahead, lacks) = self._kernel, self._forecast.timeline, self._shortage.later()
+        kernel, timeline, (ahead, lacks) = (
+            self._kernel,
+            self._forecast.timeline,
+            self._shortage.later(),
+        )
         times = timeline.lap_times(ahead + kernel) - timeline.lap_time(kernel)
         return bool(np.any((lacks > 0) & (lacks + queued > rate * times)))
 

@@ -140,10 +140,6 @@ class Forecast:
         mortal = [tensor for tensor in self._mortal if births[tensor] <= kernel < deaths[tensor]]
         return sorted({*np.flatnonzero(self.lasting).tolist(), *mortal} - dropped)
 
-    def uses(self, tensor: int) -> Sequence[int]:
-        """Return the kernels that need a tensor's contents, or make them; ascending."""
-        return self._uses[tensor]
-
     def next_use(self, tensor: int, kernel: int) -> int:
         """Return the first kernel from ``kernel`` on that needs a tensor's contents.
 

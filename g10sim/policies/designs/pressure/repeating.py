@@ -42,7 +42,7 @@ class Repeating(JobPolicy):
     ) -> None:
         self._forecast, self._new_steering, self._is_alone = forecast, steering, is_alone
         self._steering: Steering | None = steering()
-        self._most_elsewhere = _ELSEWHERE * machine.gpu_bytes
+        self._gpu_bytes = machine.gpu_bytes
         self._lasting: list[int] = np.flatnonzero(forecast.lasting).tolist()
         self._places = np.zeros(0, dtype=np.int64)
         self._starts: list[Sequence[Move]] = []
@@ -96,9 +96,12 @@ class Repeating(JobPolicy):
             self._steering = self._new_steering()
         else:
             self._cycles = cycles
-            if self._decided >= _DECIDED and self._vain < _TRIES and self._are_alike(places):
-                self._steering = None
-                return
+            if self._decided >= _DECIDED and self._vain < _TRIES:
+                # What lies elsewhere is missing in one place and too much in another.
+                elsewhere = int(np.abs(places - self._places).sum()) / 2
+                if elsewhere <= _ELSEWHERE * self._gpu_bytes:
+                    self._steering = None
+                    return
         self._decided += 1
         self._places = places
         self._starts.clear()
@@ -114,7 +117,3 @@ class Repeating(JobPolicy):
         for tier in view.tiers:
             found += [view.bytes_in(tensor, tier) for tensor in self._lasting]
         return np.array(found, dtype=np.int64)
-
-    def _are_alike(self, places: Integers) -> bool:
-        """Return whether tensors lie where the last iteration that was decided found them, or nearly so."""
-        return int(np.abs(places - self._places).sum()) <= 2 * self._most_elsewhere

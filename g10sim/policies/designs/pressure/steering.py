@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress, count, filterfalse
 from math import inf
 
 import numpy as np
 
-from g10sim.policies.designs.pressure.account import Account, Settings, Shortage
+from g10sim.policies.designs.pressure.account import Account, Settings
 from g10sim.policies.designs.pressure.dividing import Division, Queues
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.transfers import Arrivals, Departures
 from g10sim.policies.interface import PlannedMachine, PolicyView
 from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
-from g10sim.policies.planning.leaving import by_departure
+from g10sim.policies.planning.leaving import first_gone
 
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
@@ -28,8 +28,7 @@ class Steering:
     """Keeps account of one job's tensors, kernel after kernel.
 
     Between kernels only tensors that may have changed are looked at; ``_named`` are the lists of victims
-    given since then, ``_there`` the tensors that the kernel before has left as a whole. What a kernel costs
-    grows with the number of tensors that change.
+    given since then. What a kernel costs grows with the number of tensors that change.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
@@ -37,17 +36,14 @@ class Steering:
         self._sizes: list[int] = forecast.sizes.tolist()
         self._cycles: list[int] = forecast.cycles.tolist()
         self._account = Account(forecast, len(machine.tiers), settings)
-        self._leaving = Departures(len(machine.tiers))
+        self._shortage = self._account.shortage
+        self._leaving = Departures()
         self._coming = Arrivals()
         self._asked: set[int] = set()
-        self._used: Sequence[int] = ()
-        self._changed: set[int] = set()
-        self._were_used = False
         self._seen: set[int] = set()
-        self._there: set[int] = set()
         self._named: list[list[int]] = []
         self._spare = 0
-        self._division = Division(forecast, machine)
+        self._division = Division(forecast, machine, self._account)
 
     def state(self, view: PolicyView) -> tuple[object, ...]:
         """Return the account of what is where and on its way, and what was asked for and named."""
@@ -57,16 +53,14 @@ class Steering:
 
     def moves(self, view: PolicyView) -> Sequence[Move]:
         """Return the moves of a kernel that is about to start."""
-        dead = self._enter(view)
-        self._look(view)
-        late = self._hold(view)
-        shortage = self._account.shortage
+        dead = self._forecast.dead[view.kernel or self._forecast.kernels]
+        late = self._hold(view, self._look(view, self._enter(view, dead)))
         drops = map(Drop, self._forecast.dropped[view.kernel])
-        moves = [*map(Free, dead), *drops, *self._allocations(view, shortage)]
+        moves = [*map(Free, dead), *drops, *self._allocations(view)]
         cycles = self._cycles[view.kernel] + self._coming.cycles(view, late, self._machine)
-        if shortage.worst() > 0:
-            moves += self._evictions(view, shortage, cycles)
-        moves += self._fetches(view, shortage, cycles, dead)
+        if self._shortage.worst() > 0:
+            moves += self._evictions(view, cycles)
+        moves += self._fetches(view, cycles, dead)
         return moves
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
@@ -91,16 +85,16 @@ class Steering:
         lack = min(lack, self._missing(view, following) - free - freed)
         if lack <= 0:
             return
-        shortage = self._account.shortage
-        shortage.take_back()
-        yield from self._evictions(view, shortage, lack / self._machine.out_rate, wanted=inf)
+        self._shortage.take_back()
+        yield from self._evictions(view, lack / self._machine.out_rate, wanted=inf)
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + leaving
         if born and following and unused < lack and self._has_victims(view, following, room):
             yield from map(Fetch, born)
             yield Await(frozenset(born), evictions=False, prefetches=True)
             return
-        yield Await(frozenset(self._first_gone(view, lack)))
+        on_their_way = {tensor: self._machine.tiers[tier] for tensor, tier in self._leaving.ways.items()}
+        yield Await(first_gone(view, on_their_way, lack, nearest=True))
 
     def _missing(self, view: PolicyView, following: int) -> int:
         """Return the bytes that the next kernel needs and that are not on the GPU yet.
@@ -119,19 +113,10 @@ class Steering:
         victims = account.here_bytes - sum(map(account.here.__getitem__, needed))
         return sum(map(self._sizes.__getitem__, born)) <= room + victims
 
-    def _first_gone(self, view: PolicyView, lack: int) -> Iterator[int]:
-        """Yield the tensors that will be gone first, of about that many bytes together."""
-        leaving = {tensor: self._machine.tiers[tier] for tensor, tier in self._leaving.tiers.items()}
-        for tensor, size in by_departure(view, leaving):
-            if 2 * lack <= size:
-                return
-            yield tensor
-            lack -= size
-
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
         account, there = self._account, set(self._account.present)
-        for tensor in (*self._coming.ways, *self._leaving.tiers, *self._forecast.needed[view.kernel]):
+        for tensor in (*self._coming.ways, *self._leaving.ways, *self._forecast.needed[view.kernel]):
             if account.alive[tensor]:
                 there.discard(tensor)
                 if view.resident_bytes(tensor) and not view.is_needed(tensor):
@@ -140,63 +125,60 @@ class Steering:
         self._named.append(named)
         return named
 
-    def _enter(self, view: PolicyView) -> Sequence[int]:
-        """Bring next uses and what is alive up to the kernel; return what is dead since the last one."""
+    def _enter(self, view: PolicyView, dead: Sequence[int]) -> set[int]:
+        """Bring next uses and what is alive up to the kernel; return what the one before has used, if any.
+
+        At first all tensors alive are returned.
+        """
         kernel, forecast, account = view.kernel, self._forecast, self._account
-        account.shortage.start_kernel(kernel)
+        gone, born, changed = {*dead, *forecast.dropped[kernel]}, forecast.born[kernel], set[int]()
+        self._shortage.start_kernel(kernel)
         if kernel:
-            self._were_used = forecast.on_gpu[kernel - 1]
-            self._changed = set(filter(account.alive.__getitem__, self._used))
-            for tensor in self._changed:
+            changed = set(filter(account.alive.__getitem__, forecast.needed[kernel - 1]))
+            for tensor in changed:
                 account.use(tensor, forecast.next_use(tensor, kernel))
-        dead = forecast.dead[kernel or forecast.kernels]
-        gone, born = (*dead, *forecast.dropped[kernel]), forecast.born[kernel]
         for tensor in gone:
             self._forget(tensor)
-        if kernel == 0:
+        if not kernel:
             self._division.start_iteration()
-            self._were_used = False
-            self._changed = {*np.flatnonzero(forecast.lasting).tolist(), *born} - (set(gone) - set(born))
-            account.start_iteration(self._changed)
-            return dead
+            changed = ({*np.flatnonzero(forecast.lasting).tolist()} - gone) | {*born}
+            account.start_iteration(changed)
         for tensor in born:
             if not account.alive[tensor]:
                 account.bear(tensor)
-        return dead
+        return changed
 
     def _forget(self, tensor: int) -> None:
         self._account.forget(tensor)
         self._leaving.discard(tensor)
         self._coming.discard(tensor)
 
-    def _look(self, view: PolicyView) -> None:
-        """See where tensors are that may have moved."""
+    def _look(self, view: PolicyView, changed: set[int]) -> set[int]:
+        """See where tensors are that may have moved; return those that a kernel has left as a whole."""
+        account, kernel, there = self._account, view.kernel, set[int]()
         self._seen.clear()
-        self._there = set()
         gone = self._leaving.follow(view.in_transfer_bytes)
-        if self._named or not self._were_used:
-            for tensor in (*self._changed, *gone, *(self._leaving.tiers if self._named else ())):
-                self._has_moved(view, tensor)
-        else:
-            for tensor in self._coming.ways.keys() & self._changed:
-                self._coming.discard(tensor)  # as nobody had to make room, it is where the kernel needed it
-            account, kernel = self._account, view.kernel
-            self._there = set(filter(account.alive.__getitem__, self._changed))
-            for tensor in self._there:
+        if kernel and self._forecast.on_gpu[kernel - 1] and not self._named:
+            # As nobody had to make room, what the kernel used is where it needed it.
+            for tensor in self._coming.ways.keys() & changed:
+                self._coming.discard(tensor)
+            there, changed = set(filter(account.alive.__getitem__, changed)), set()
+            for tensor in there:
                 account.put(tensor, self._sizes[tensor] if account.next[tensor] > kernel else 0, 0)
-            for tensor in gone:
-                self._has_moved(view, tensor)
+        for tensor in (*changed, *gone, *(self._leaving.ways if self._named else ())):
+            self._has_moved(view, tensor)
         self._coming.follow(partial(self._has_moved, view))
         if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
-            for tensor in set(compress(count(), self._account.alive)) - self._seen:
+            for tensor in set(compress(count(), account.alive)) - self._seen:
                 self._has_moved(view, tensor)
+        return there
 
-    def _hold(self, view: PolicyView) -> set[int]:
+    def _hold(self, view: PolicyView, there: Collection[int]) -> set[int]:
         """Let what the kernel needs stay; return the tensors that have yet to arrive, new ones left out."""
         account, sizes, late = self._account, self._sizes, set[int]()
-        born, self._used = self._forecast.born[view.kernel], self._forecast.needed[view.kernel]
-        for tensor in self._used:
-            if tensor in self._there:
+        born = self._forecast.born[view.kernel]
+        for tensor in self._forecast.needed[view.kernel]:
+            if tensor in there:
                 continue
             if account.here[tensor] == sizes[tensor] and not self._named:
                 account.put(tensor, 0, 0)
@@ -217,16 +199,17 @@ class Steering:
         self._seen.add(tensor)
         before, size, here = account.here[tensor], self._sizes[tensor], view.resident_bytes(tensor)
         moving = view.in_transfer_bytes(tensor) if here < size else 0
-        self._coming.come(tensor, moving)
+        self._coming.note(tensor, moving)
         if not moving:
+            self._coming.discard(tensor)
             self._leaving.discard(tensor)
         away = size - here
-        if tensor not in self._leaving.tiers:
+        if tensor not in self._leaving.ways:
             away = view.away_bytes(tensor) if away > moving else 0
         account.put(tensor, here, away)
         return here != before
 
-    def _allocations(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
+    def _allocations(self, view: PolicyView) -> Iterator[Move]:
         """Map what is about to be written: at once for this kernel, ahead where there is room until then.
 
         While tensors leave, room is what is free at once: what waits for theirs keeps others waiting.
@@ -240,18 +223,18 @@ class Steering:
                 if not self._account.alive[tensor]:  # those alive now are dropped and made again before then
                     soon.setdefault(tensor, birth)
         if soon:
-            yield from self._ahead(view, shortage, soon)
+            yield from self._ahead(view, soon)
         self._asked.difference_update(forecast.born[kernel])
-        shortage.forget(forecast.born[kernel])
+        self._shortage.forget(forecast.born[kernel])
         yield from map(Fetch, forecast.scratch[kernel])
 
-    def _ahead(self, view: PolicyView, shortage: Shortage, soon: Mapping[int, int]) -> Iterator[Move]:
+    def _ahead(self, view: PolicyView, soon: Mapping[int, int]) -> Iterator[Move]:
         """Map new tensors before the kernels that make them, each as far as there is room until then.
 
         What has to return until then takes its room first: copies need more time than mapping.
         """
         kernel, leaving, sizes = view.kernel, self._leaving.total_bytes, self._sizes
-        is_easy, asked = False, [*filter(self._asked.__contains__, soon)]
+        shortage, is_easy, asked = self._shortage, False, [*filter(self._asked.__contains__, soon)]
         if not leaving and not self._account.absent:
             shortage.take_back()
             is_easy = shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
@@ -263,7 +246,7 @@ class Steering:
             birth = soon[tensor]
             if not is_easy:
                 lack = shortage.worst(birth - kernel) + leaving + sizes[tensor]
-                if lack > 0 or lack + self._account.returning_bytes(kernel, birth) > 0:
+                if lack > 0 or lack + sum(self._account.returning(kernel, birth)) > 0:
                     continue
             absent = self._absent(view, tensor)
             if absent <= room and not is_known:
@@ -280,34 +263,31 @@ class Steering:
         """Return the bytes of a tensor that are not on the GPU."""
         return self._sizes[tensor] - view.resident_bytes(tensor)
 
-    def _evictions(
-        self, view: PolicyView, shortage: Shortage, cycles: float, wanted: float | None = None
-    ) -> Iterator[Move]:
+    def _evictions(self, view: PolicyView, cycles: float, wanted: float | None = None) -> Iterator[Move]:
         """Evict what is needed last, as far as the worst kernel lacks room and links would idle.
 
         No more than the ``wanted`` bytes are on their way at a time. What the next kernel lacks leaves in any
         case.
         """
-        kernel, horizon, account = view.kernel, self._settings.horizon, self._account
+        kernel, account, shortage, machine = view.kernel, self._account, self._shortage, self._machine
         queues: Queues | None = None
-        page = self._machine.page_bytes
         for tensor in account.present:
-            if tensor in self._leaving.tiers:
+            if tensor in self._leaving.ways:
                 continue
-            away = min(account.next[tensor] - kernel, horizon)
+            away = min(account.next[tensor] - kernel, self._settings.horizon)
             worst = shortage.worst(away) if away > 1 else 0
             if worst <= 0:
                 return
             if queues is None:
-                queues = self._queues(view, cycles)
-                self._division.start_kernel(
-                    kernel, queues, shortage, lambda step: account.returning(kernel, kernel + step)
-                )
+                free = [view.free_bytes_of(tier.name) for tier in machine.tiers]
+                queued = [self._leaving.queued[tier] for tier in range(len(free))]
+                queues = Queues(machine, free, cycles + self._settings.backlog_cycles, queued)
+                self._division.start_kernel(kernel, queues)
             if shortage.worst(2) + queues.queued_bytes <= 0:
                 wanted = self._wanted(view, cycles) if wanted is None else wanted
                 if queues.queued_bytes >= wanted or not queues.idle_tiers():
                     return
-            size = min(account.here[tensor], -(-worst // page) * page)
+            size = min(account.here[tensor], -(-worst // machine.page_bytes) * machine.page_bytes)
             tier = self._division.place(tensor, size, away, worst)
             if tier is None:
                 if self._division.is_choosy:
@@ -315,7 +295,7 @@ class Steering:
                 return
             self._leaving.add(tensor, tier, size)
             account.leave(tensor, size, tier)
-            yield Evict(tensor, self._machine.tiers[tier].name, size_bytes=size)
+            yield Evict(tensor, machine.tiers[tier].name, size_bytes=size)
 
     def _wanted(self, view: PolicyView, cycles: float) -> float:
         """Return the bytes that have to leave by now, where the next kernel has what it needs.
@@ -329,13 +309,7 @@ class Steering:
         soon = machine.in_rate * (cycles + _SOON * self._settings.backlog_cycles)
         return max(growth, forecast.largest_set + soon) - view.free_bytes
 
-    def _queues(self, view: PolicyView, cycles: float) -> Queues:
-        free = [view.free_bytes_of(tier.name) for tier in self._machine.tiers]
-        return Queues(self._machine, free, cycles + self._settings.backlog_cycles, self._leaving.queued)
-
-    def _fetches(
-        self, view: PolicyView, shortage: Shortage, cycles: float, dead: Sequence[int]
-    ) -> Iterable[Move]:
+    def _fetches(self, view: PolicyView, cycles: float, dead: Sequence[int]) -> Iterable[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now.
 
         What has no room before the next decision, in that many cycles, waits for that, which is made with
@@ -349,29 +323,28 @@ class Steering:
         room: float | None = None
         fetched = list[int]()
         for tensor in account.absent:
-            if tensor in self._coming.ways or tensor in self._leaving.tiers:
+            if tensor in self._coming.ways or tensor in self._leaving.ways:
                 continue
             distance, size = account.next[tensor] - kernel, account.away[tensor]
             if distance > 1:
-                lack = shortage.worst(distance) + added
+                lack = self._shortage.worst(distance) + added
                 if lack + size > 0:
                     misfits += 1
                     if lack >= 0 or misfits > _MISFITS or asked >= enough:
                         break
                     continue
-                room = self._room(view, cycles + backlog, dead) - coming if room is None else room
+                if room is None:
+                    gone = (*dead, *self._forecast.dropped[kernel])
+                    leaving = self._machine.out_rate * (cycles + backlog)
+                    room = view.free_bytes + sum(map(view.resident_bytes, gone)) + leaving - coming
                 if asked >= room:
                     break
                 added += size
-            self._coming.add(view, tensor, size)
+            way = tuple([tier for tier in view.tiers if view.bytes_in(tensor, tier)])
+            self._coming.add(tensor, way, size)
             fetched.append(tensor)
             asked += size
-        self._spare = -(shortage.of_next() + added)
+        self._spare = -(self._shortage.of_next() + added)
         for tensor in fetched:
             account.put(tensor, account.here[tensor], 0)
         return map(Fetch, fetched)
-
-    def _room(self, view: PolicyView, cycles: float, dead: Sequence[int]) -> float:
-        """Return the bytes that are free now, and those that leave in that many cycles or at once."""
-        freed = sum(map(view.resident_bytes, (*dead, *self._forecast.dropped[view.kernel])))
-        return view.free_bytes + freed + self._machine.out_rate * cycles

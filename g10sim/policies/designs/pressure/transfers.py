@@ -2,121 +2,104 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable
+from typing import Generic, TypeAlias, TypeVar
 
 from g10sim.policies.interface import PlannedMachine, PolicyView
 
+_Way = TypeVar("_Way", bound=Hashable)
 
-class Departures:
-    """Tensors that were asked to leave, by the tier where they go: there, each is gone after those before it.
 
-    ``tiers`` are the numbers of those of all tensors, in the order in which they were asked; ``queued`` are
-    the bytes yet to leave for each tier, ``total_bytes`` for all together.
+class Transfers(Generic[_Way]):
+    """Tensors on their way, first come first served: of those that go the same way, one after another.
+
+    ``ways`` are those of all tensors, in the order in which they were asked for; ``queued`` are the bytes yet
+    to move each way.
     """
 
-    def __init__(self, tiers: int) -> None:
-        self.tiers: dict[int, int] = {}
-        self.queued = [0] * tiers
-        self.total_bytes = 0
-        self._queues: list[dict[int, int]] = [{} for _ in range(tiers)]
+    def __init__(self) -> None:
+        self.ways: dict[int, _Way] = {}
+        self.queued = defaultdict[_Way, int](int)
+        self._queues = defaultdict[_Way, dict[int, int]](dict)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes yet to move all together."""
+        return sum(self.queued.values())
+
+    def state(self) -> tuple[object, ...]:
+        """Return what is on its way, and which one."""
+        return tuple((way, *sizes.items()) for way, sizes in self._queues.items() if sizes)
+
+    def add(self, tensor: int, way: _Way, size_bytes: int) -> None:
+        """Note a tensor that is asked for, and its bytes."""
+        self.ways[tensor] = way
+        self._queues[way][tensor] = size_bytes
+        self.queued[way] += size_bytes
+
+    def note(self, tensor: int, left_bytes: int) -> None:
+        """Note the bytes of a tensor that are yet to move, if it is on its way."""
+        if tensor in self.ways:
+            way = self.ways[tensor]
+            self.queued[way] += left_bytes - self._queues[way][tensor]
+            self._queues[way][tensor] = left_bytes
+
+    def discard(self, tensor: int) -> None:
+        """Forget a tensor that is there, or that does not have to move."""
+        self.note(tensor, 0)
+        if tensor in self.ways:
+            del self._queues[self.ways.pop(tensor)][tensor]
+
+
+class Departures(Transfers[int]):
+    """Tensors that were asked to leave, by the number of the tier where they go."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._new: list[int] = []
 
     def state(self) -> tuple[object, ...]:
         """Return what is on its way, and to where."""
-        return *(tuple(queue.items()) for queue in self._queues), *self._new
+        return *super().state(), *self._new
 
-    def add(self, tensor: int, tier: int, size_bytes: int) -> None:
+    def add(self, tensor: int, way: int, size_bytes: int) -> None:
         """Note a tensor that is asked to leave, and its bytes."""
-        self.tiers[tensor] = tier
-        self._queues[tier][tensor] = 0
-        self._note(tensor, tier, size_bytes)
+        super().add(tensor, way, size_bytes)
         self._new.append(tensor)
-
-    def discard(self, tensor: int) -> None:
-        """Forget a tensor that has left, or does not have to."""
-        tier = self.tiers.pop(tensor, None)
-        if tier is not None:
-            self._note(tensor, tier, 0)
-            del self._queues[tier][tensor]
 
     def follow(self, left_bytes: Callable[[int], int]) -> list[int]:
         """Ask for the bytes of each tier's tensors that are left, up to the first that has as many as before.
 
         Those that are new are asked for, too. Returns those of which nothing is left.
         """
-        for tensor in self._new:
-            if tensor in self.tiers:
-                self._note(tensor, self.tiers[tensor], left_bytes(tensor))
+        for tensor in filter(self.ways.__contains__, self._new):
+            self.note(tensor, left_bytes(tensor))
         self._new.clear()
         gone = []
-        for tier, queue in enumerate(self._queues):
+        for queue in self._queues.values():
             for tensor, before in queue.items():
                 left = left_bytes(tensor)
                 if left == before and left:
                     break
-                self._note(tensor, tier, left)
+                self.note(tensor, left)
                 if not left:
                     gone.append(tensor)
         return gone
 
-    def _note(self, tensor: int, tier: int, left_bytes: int) -> None:
-        change = left_bytes - self._queues[tier][tensor]
-        self._queues[tier][tensor] = left_bytes
-        self.queued[tier] += change
-        self.total_bytes += change
+
+Tiers: TypeAlias = tuple[str, ...]
 
 
-Way = tuple[str, ...]
-
-
-class Arrivals:
-    """Tensors that were asked for, by the tiers that they come from, first come first served.
-
-    ``ways`` are those tiers of all tensors. Of those that come the same way, each arrives after the ones
-    before it. ``total_bytes`` are yet to come of all together.
-    """
-
-    def __init__(self) -> None:
-        self.ways: dict[int, Way] = {}
-        self._queues: dict[Way, OrderedDict[int, int]] = defaultdict(OrderedDict)
-        self.total_bytes = 0
-
-    def state(self) -> tuple[object, ...]:
-        """Return what is on its way, and from where."""
-        return tuple((way, *sizes.items()) for way, sizes in self._queues.items() if sizes)
-
-    def add(self, view: PolicyView, tensor: int, size_bytes: int) -> None:
-        """Note a tensor that is about to be asked for, and its bytes."""
-        way = tuple([tier for tier in view.tiers if view.bytes_in(tensor, tier)])
-        self.ways[tensor] = way
-        self._queues[way][tensor] = size_bytes
-        self.total_bytes += size_bytes
-
-    def come(self, tensor: int, left_bytes: int) -> None:
-        """Note the bytes of a tensor that are yet to come; 0: it has arrived."""
-        way = self.ways.get(tensor)
-        if way is None:
-            return
-        sizes = self._queues[way]
-        self.total_bytes += left_bytes - sizes[tensor]
-        sizes[tensor] = left_bytes
-        if not left_bytes:
-            del sizes[tensor], self.ways[tensor]
-
-    def discard(self, tensor: int) -> None:
-        """Forget a tensor that is not wanted any more."""
-        self.come(tensor, 0)
+class Arrivals(Transfers[Tiers]):
+    """Tensors that were asked for, by the names of the tiers that they come from."""
 
     def follow(self, has_moved: Callable[[int], bool]) -> None:
         """Ask of each way's tensors whether they have moved, up to the first that has not."""
-        for way in self._queues.values():
-            place, goes_on = 0, True
-            while goes_on and place < len(way):
-                tensor = next(islice(way, place, None))
-                goes_on = has_moved(tensor) or tensor not in way
-                place += tensor in way
+        for queue in self._queues.values():
+            for tensor in [*queue]:
+                if not has_moved(tensor) and tensor in queue:
+                    break
 
     def cycles(self, view: PolicyView, late: Collection[int], machine: PlannedMachine) -> float:
         """Return the cycles until tensors that are not all there have, on links that carry nothing else.

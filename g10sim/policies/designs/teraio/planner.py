@@ -160,7 +160,7 @@ class Planner:
         if self._host is not None and self._ssd.keeps_copies:
             # Not off the SSD as well: it would take all that is frozen, and is the slower one to return from.
             self._lengths[1][0][[absence.frozen for absence in found]] = 0
-        self._copies: list[Integers] = [np.zeros_like(starts) for _ in range(4)]
+        self._copies = np.zeros((4, len(found)), dtype=np.int64)
         self._tier_of = np.zeros(len(found), dtype=np.int64)
         self._may_be_on_host = np.full(len(found), self._host is not None)
 
@@ -187,22 +187,16 @@ class Planner:
             better = others[is_better]
             self._tier_of[numbers[better]] = 1
             reliefs = reliefs.astype(np.promote_types(reliefs.dtype, host_reliefs.dtype), copy=False)
-            for kept, new in zip((*copies, reliefs), (*on_host, host_reliefs), strict=True):
-                kept[better] = new[is_better]
-        for times, new in zip(self._copies, copies, strict=True):
-            times[numbers] = new
+            copies[:, better], reliefs[better] = on_host[:, is_better], host_reliefs[is_better]
+        self._copies[:, numbers] = copies
         costs = np.maximum(copies[1] - copies[0] + copies[3] - copies[2], 1)
-        worths: Floats
-        if reliefs.dtype == object:
-            worths = (reliefs / costs).astype(np.float64)
-        else:
-            whole, rest = np.divmod(reliefs, costs)  # so that what is worth as much has the same quotient
-            worths = whole + rest / costs
-        return worths
+        # Integers of Python, so that what is worth as much has the same quotient.
+        pairs = zip(reliefs.tolist(), costs.tolist(), strict=True)
+        return np.array([relief / cost for relief, cost in pairs], dtype=np.float64)
 
     def offload(self, number: int) -> Offload:
         """Return an absence as it was last worked out."""
-        times = [int(times[number]) for times in self._copies]
+        times = self._copies[:, number].tolist()
         tier = self._tiers[self._tier_of[number]]
         return Offload(self._absences[number], tier, Interval(*times[:2]), Interval(*times[2:]))
 
@@ -270,7 +264,7 @@ class Planner:
         with_room: Integers = places[self._may_be_on_host[some]]
         return with_room
 
-    def _on(self, place: int, numbers: Integers) -> tuple[list[Integers], Numbers]:
+    def _on(self, place: int, numbers: Integers) -> tuple[Integers, Numbers]:
         """Return the times of copies to a tier and back, and the relief of each absence; 0: it cannot be."""
         name, period = self._tiers[place].name, self.timeline.period
         first, last = (edge[numbers] for edge in self._windows)
@@ -278,7 +272,7 @@ class Planner:
         out = self._earliest(self.out[name].gaps(period), first, last, to_tier)
         back = self._latest(self.back[name].gaps(period), out[1], last, to_gpu)
         sizes = np.where(back[0] < NEVER, self._bytes[numbers], 0)
-        return [*out, *back], self.pressure.reliefs(out[1], back[0], sizes)
+        return np.stack((*out, *back)), self.pressure.reliefs(out[1], back[0], sizes)
 
 
 def _in_turn(machine: PlannedMachine) -> tuple[bool, bool]:
