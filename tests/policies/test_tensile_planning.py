@@ -85,7 +85,7 @@ def test_levels_are_counted_as_memory_is_taken_and_freed():
     (swap,) = swap_within(schedule, 0, 20, 5)
     analysis.add(swap)
     after = dict(zip(*(column.tolist() for column in analysis.levels()), strict=True))
-    assert after == {0: 60, 10: 61, 15: 1, 20: 31, 30: 0, 35: 60, 50: 0}
+    assert after == {0: 60, 10: 61, 15: 1, 20: 31, 30: 0, 35: 60, 40: 60, 50: 0}
     assert analysis.kernel_levels().tolist() == [60, 61, 31, 60, 60]
     assert (analysis.most(0, 20), analysis.most(15, 20), analysis.most(15, 36)) == (61, 1, 60)
     analysis.count(analysis.spans(swap, -1))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -40,9 +40,9 @@ class PeakAnalysis:
         self._scale, self._later = (2, 1) if accounting == "published" else (1, 0)
         sizes: Integers = np.array(self._accesses.sizes, dtype=np.int64)
         tensors, begins, ends = self._lifetimes()
-        times = np.concatenate([self._scale * begins, self._scale * ends + self._later])
-        self._steps = Steps(times, np.concatenate([sizes[tensors], -sizes[tensors]]))
-        self._kernel_levels: Integers | None = None
+        starts = self._accesses.starts  # kernels have steps of their own
+        times = np.concatenate([self._scale * begins, self._scale * ends + self._later, self._scale * starts])
+        self._steps = Steps(times, np.concatenate([sizes[tensors], -sizes[tensors], 0 * starts]))
         self._peak: Peak | None = None
         planned: list[Swap | Recomputed] = [*schedule.swaps, *schedule.recomputed]
         for entry in planned:
@@ -79,15 +79,12 @@ class PeakAnalysis:
             changes[start] += size
             changes[end] -= size
         level = before = 0
-        added: list[Span] = []
         for time, change in sorted(changes.items()):
             if change:
                 if level:
                     self._steps.add(before, time, level)
-                    added.append((before, time, level))
                 level, before = level + change, time
         self._peak = None
-        self._count_kernels(added)
 
     def lowers(self, spans: Collection[Span]) -> bool:
         """Count spans if the peak is smaller then, or as large but later; else nothing changes."""
@@ -125,28 +122,9 @@ class PeakAnalysis:
         return self._steps.most(self._scale * start + self._later, self._scale * end)
 
     def kernel_levels(self) -> Integers:
-        """Return the most bytes in use while each kernel runs, physically; it changes with the plan."""
-        if self._kernel_levels is None:
-            (times, levels), starts = self.levels(), self._accesses.starts
-            first = times.searchsorted(starts[:-1], side="right") - 1
-            spans = np.stack([first, np.maximum(times.searchsorted(starts[1:]), first + 1)], axis=1)
-            self._kernel_levels = np.maximum.reduceat(np.append(levels, 0), spans.ravel())[::2]
-        return self._kernel_levels
-
-    def _count_kernels(self, spans: Sequence[Span]) -> None:
-        """Change the levels of kernels, if they are known, by bytes that have come during spans."""
-        times, levels = self._accesses.times, self._kernel_levels
-        if levels is None:
-            return
-        edges = set[int]()
-        for start, end, size in spans:
-            first = bisect_left(times, start)
-            stop = min(bisect_right(times, end) - 1, bisect_left(times, end))
-            levels[first:stop] += size
-            edges |= {first - 1, stop}
-        for kernel in sorted(edges):
-            if 0 <= kernel < len(levels):
-                levels[kernel] = self.most(times[kernel], max(times[kernel + 1], times[kernel] + 1))
+        """Return the most bytes in use while each kernel runs, physically."""
+        times, levels = self.levels()
+        return np.maximum.reduceat(levels, times.searchsorted(self._accesses.starts[:-1]))
 
     def absence(self, entry: Swap | Recomputed) -> list[Interval]:
         """Return when what is planned takes its tensor away, within an iteration."""
