@@ -168,6 +168,8 @@ class LeastCosts:
         self._departures, self._copies, self.free_times = columns[4:]
         self._first: Integers = np.full(count, NEVER, dtype=np.int64)
         self._last, self._away_from, self._away_until = np.full((3, count), -1, dtype=np.int64)
+        self._changes, self._costs = 0, np.zeros(count, dtype=np.int64)
+        self._costs_of = np.full_like(self._costs, -1)
         self._out_ends, self._back_ends, self._out_waits, self._back_waits = np.zeros(
             (4, count), dtype=np.int64
         )
@@ -178,6 +180,14 @@ class LeastCosts:
 
     def of(self, numbers: Integers, first: Integers, last: Integers) -> Integers:
         """Return the least cycles that kernels wait longer for swaps from first to last kernels."""
+        kernels = len(self._starts)
+        asked = (self._changes * kernels + first) * kernels + last
+        new = np.flatnonzero(self._costs_of.take(numbers) != asked)
+        self._costs_of[numbers[new]] = asked[new]
+        self._costs[numbers[new]] = self._worked_out(numbers[new], first[new], last[new])
+        return self._costs.take(numbers)
+
+    def _worked_out(self, numbers: Integers, first: Integers, last: Integers) -> Integers:
         copies, uses, evicted = self._copies[numbers], self.uses[numbers], self.evicted[numbers]
         departures = self._departures[numbers]
         out = np.maximum(self._out_ends[numbers], self._starts[evicted + 1] + departures)
@@ -199,6 +209,7 @@ class LeastCosts:
 
     def take(self, number: int, swap: GuidedSwap, away: Interval, old: GuidedSwap | None) -> None:
         """Note a swap that is planned, in place of an old one, and when it takes its tensor away."""
+        self._changes += 1
         if old is not None and old.out != swap.out:
             self._give_up(self._out_ends, self._lanes.out, old.out)
         if old is not None and old.back != swap.back:
