@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple, TypeAlias
@@ -44,6 +44,7 @@ class PeakAnalysis:
         times = np.concatenate([self._scale * begins, self._scale * ends + self._later, self._scale * starts])
         self._steps = Steps(times, np.concatenate([sizes[tensors], -sizes[tensors], 0 * starts]))
         self._peak: Peak | None = None
+        self._kernel_levels: Integers | None = None
         planned: list[Swap | Recomputed] = [*schedule.swaps, *schedule.recomputed]
         for entry in planned:
             self.add(entry)
@@ -83,6 +84,7 @@ class PeakAnalysis:
             if change:
                 if level:
                     self._steps.add(before, time, level)
+                    self._count_kernels(before, time, level)
                 level, before = level + change, time
         self._peak = None
 
@@ -123,8 +125,22 @@ class PeakAnalysis:
 
     def kernel_levels(self) -> Integers:
         """Return the most bytes in use while each kernel runs, physically."""
-        times, levels = self.levels()
-        return np.maximum.reduceat(levels, times.searchsorted(self._accesses.starts[:-1]))
+        if self._kernel_levels is None:
+            times, levels = self.levels()
+            first = times.searchsorted(self._accesses.starts[:-1])
+            self._kernel_levels = np.maximum.reduceat(levels, first)
+        return self._kernel_levels
+
+    def _count_kernels(self, start: int, end: int, size_bytes: int) -> None:
+        """Change the levels of kernels, if they are known, by bytes that have come from a time to another."""
+        times, levels = self._accesses.times, self._kernel_levels
+        if levels is None:
+            return
+        first, stop = bisect_left(times, start), min(bisect_right(times, end) - 1, bisect_left(times, end))
+        levels[first:stop] += size_bytes
+        for kernel in {first - 1, stop}:
+            if 0 <= kernel < len(levels):
+                levels[kernel] = self.most(times[kernel], max(times[kernel + 1], times[kernel] + 1))
 
     def absence(self, entry: Swap | Recomputed) -> list[Interval]:
         """Return when what is planned takes its tensor away, within an iteration."""
