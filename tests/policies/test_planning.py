@@ -17,7 +17,7 @@ from g10sim.policies.interface.machine import link_bandwidth, planned_machine
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.channel import Channel, Interval, queued, queued_backwards
-from g10sim.policies.planning.choice import Standing, nested
+from g10sim.policies.planning.choice import Ranking, Standing, nested
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
@@ -303,14 +303,6 @@ def test_candidates_with_less_than_the_best_are_not_worked_out():
     assert asked == list(range(99, 91, -1))
 
 
-@pytest.mark.parametrize(("in_turn", "best"), [(True, 0), (False, 2)])
-def test_what_is_worked_out_ahead_counts_at_once_or_in_turn(in_turn, best):
-    """Candidate 2 has become worth more than all others, but comes behind what is the best by then."""
-    standing, now = Standing(in_turn=in_turn), np.array([4.0, 3.0, 9.0])
-    standing.add(range(3), np.array([4.0, 3.0, 2.0]))
-    assert standing.best(now.__getitem__) == best
-
-
 @given(
     spans=st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 8), st.integers(-3, 3), st.booleans())),
 )
@@ -323,22 +315,41 @@ def test_the_peak_is_that_of_all_kernels_whatever_was_added_where(spans):
     assert Occupancy(np.zeros(0, dtype=np.int64)).peak_bytes == 0
 
 
-@pytest.mark.parametrize("in_turn", [True, False])
+def test_of_a_ranking_only_what_comes_before_the_best_is_looked_at():
+    """Candidate 2 has become worth more than all others, but comes behind what is the best by then."""
+    now = np.array([4.0, 3.0, 9.0])
+    assert Ranking(np.array([4.0, 3.0, 2.0])).pop(now.__getitem__) == 0
+
+
+def taken_from_ranking(worth):
+    """Yield what is taken, of candidates whose worths may shrink meanwhile; None at the end."""
+    ranking = Ranking(worth)
+    while True:
+        yield ranking.pop(worth.__getitem__)
+
+
+def taken_from_standing(worth):
+    standing = Standing()
+    standing.add(range(len(worth)), worth)
+    while True:
+        yield standing.best(worth.__getitem__)
+        standing.remove_best()
+
+
+@pytest.mark.parametrize("taken", [taken_from_ranking, taken_from_standing])
 @given(
     worths=st.lists(st.integers(0, 6), min_size=1, max_size=40),
     losses=st.lists(st.lists(st.tuples(st.integers(0, 39), st.integers(1, 3)), max_size=9), max_size=40),
 )
 @example(worths=[1, 3, 1, 3, 2, 3, 3], losses=[[(6, 2), (3, 2), (5, 1)]])
-def test_of_equally_good_candidates_the_one_with_the_lowest_number_is_taken(in_turn, worths, losses):
+def test_of_equally_good_candidates_the_one_with_the_lowest_number_is_taken(taken, worths, losses):
     worth = np.array(worths, dtype=np.float64)
-    standing, left = Standing(in_turn=in_turn), set(range(len(worth)))
-    standing.add(left, worth)
+    choice, left = taken(worth), set(range(len(worth)))
     for some in [*losses, *[[]] * (len(worth) + 1)]:
         best = max((one for one in left if worth[one]), key=lambda one: (worth[one], -one), default=None)
-        assert standing.best(worth.__getitem__) == best
+        assert next(choice) == best
         if best is None:
             break
-        standing.remove_best()
         left.remove(best)
         for number, loss in some:
             worth[number % len(worth)] = max(0, worth[number % len(worth)] - loss)

@@ -22,7 +22,7 @@ from g10sim.analysis.timeline import Floats, Integers, Numbers, kernel_durations
 from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.planning.channel import NEVER, Channel, Gaps, Interval, groups
-from g10sim.policies.planning.choice import Standing
+from g10sim.policies.planning.choice import Ranking
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
@@ -208,13 +208,12 @@ class Planner:
 
     def choose(self) -> list[Offload]:
         """Take the best offloads until memory suffices or nothing helps any more, in the order of choice."""
-        chosen, standing, count = list[Offload](), Standing(in_turn=True), len(self._absences)
-        standing.add(range(count), self.scores(np.arange(count)))
+        chosen: list[Offload] = []
+        ranking = Ranking(self.scores(np.arange(len(self._absences))))
         while self.pressure.highest_bytes and not self._time.is_over():
-            number = standing.best(self.scores)
+            number = ranking.pop(self.scores)
             if number is None:
                 break
-            standing.remove_best()
             chosen.append(self.offload(number))
             self.take(chosen[-1])
         return chosen
