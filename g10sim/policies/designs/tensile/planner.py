@@ -184,23 +184,22 @@ class _JobPlanner:
         chosen = within | across
         return list(zip(*(part[chosen].tolist() for part in (found, across, within)), strict=True))
 
-    def try_across(self, tensor: int) -> bool:
-        """Try to keep a persistent tensor away across the border of the iteration."""
-        swaps = swap_across(self.schedule, tensor, self._transfer_cycles(tensor), self._relieves)
-        self._stays[tensor] = self.peak.time
-        self._add(swaps)
-        self._may_stay_away[tensor] &= not swaps
-        return bool(swaps)
-
-    def try_within(self, tensor: int) -> bool:
-        """Try to swap a tensor within the iteration."""
-        last = self.analysis.last_access(self.peak)
-        swaps = swap_within(self.schedule, tensor, last, self._transfer_cycles(tensor), self._relieves)
-        self._failed[tensor] = self.peak.time
-        self._add(swaps)
-        if swaps:
-            self._quota -= 1
-            self._may_swap[tensor] = False
+    def try_swap(self, tensor: int, *, across: bool) -> bool:
+        """Try to swap a tensor within the iteration, or a persistent one across its border."""
+        schedule, length = self.schedule, self.schedule.accesses.copy_cycles(tensor, self._rate)
+        if across:
+            tried, may_swap = self._stays, self._may_stay_away
+            swaps = swap_across(schedule, tensor, length, self._relieves)
+        else:
+            tried, may_swap = self._failed, self._may_swap
+            last = self.analysis.last_access(self.peak)
+            swaps = swap_within(schedule, tensor, last, length, self._relieves)
+            self._quota -= bool(swaps)
+        tried[tensor] = self.peak.time
+        may_swap[tensor] &= not swaps
+        schedule.swaps.extend(swaps)
+        for swap in swaps:
+            self.analysis.add(swap)
         return bool(swaps)
 
     def try_recomputation(self) -> bool:
@@ -214,16 +213,8 @@ class _JobPlanner:
                 return True
         return False
 
-    def _add(self, swaps: list[Swap]) -> None:
-        self.schedule.swaps.extend(swaps)
-        for swap in swaps:
-            self.analysis.add(swap)
-
     def _relieves(self, swaps: list[Swap]) -> bool:
         return self.analysis.is_away(swaps, self.peak.time)
-
-    def _transfer_cycles(self, tensor: int) -> int:
-        return self.schedule.accesses.copy_cycles(tensor, self._rate)
 
 
 @dataclass(frozen=True)
@@ -304,8 +295,8 @@ def _swap_one(planners: list[_JobPlanner]) -> bool:
     )
     swapped = False
     for _, number, tensor, across, within in candidates:
-        if across and planners[number].try_across(tensor):
+        if across and planners[number].try_swap(tensor, across=True):
             swapped = True
-        elif within and planners[number].try_within(tensor):
+        elif within and planners[number].try_swap(tensor, across=False):
             return True
     return swapped
