@@ -281,14 +281,14 @@ def guided(target):
 
 def test_a_late_copy_in_is_triggered_earlier_by_a_twentieth_of_its_time():
     guidance = guided(240)
-    assert guidance.swap(0).trigger == 45  # 20 ms before the last kernel, at 110
+    assert guidance.swaps[0].trigger == 45  # 20 ms before the last kernel, at 110
     assert not guidance.adjust()
     for expected in (44, 43):
         guidance.note_late(0)
         assert not guidance.is_final
         assert guidance.adjust()
         assert guidance.is_final  # nothing has been late since
-        assert guidance.swap(0).trigger == expected
+        assert guidance.swaps[0].trigger == expected
         # Memory counts it as back from its trigger on.
         back, most = 50 + expected - 5, guidance.planned.analysis.most
         assert most(back, back + 1) - most(back - 1, back) == guidance.planned.schedule.accesses.sizes[0]
@@ -310,7 +310,7 @@ def test_a_late_copy_in_is_not_triggered_where_memory_is_short():
         ],
     )
     guidance = Guidance(planned(busy, 240), 0.05)
-    assert guidance.swap(0).trigger == 45
+    assert guidance.swaps[0].trigger == 45
     guidance.note_late(0)
     assert guidance.is_final
     assert not guidance.adjust()  # x is read up to kernel 44
@@ -319,11 +319,11 @@ def test_a_late_copy_in_is_not_triggered_where_memory_is_short():
 def test_a_copy_in_may_be_triggered_by_the_second_kernel_behind_the_peak_and_no_earlier():
     kernels = [(10, "", "T"), *[(10, "", "")] * 3, (10, "", "x"), *[(10, "", "")] * 3, (5, "T", "")]
     guidance = Guidance(planned(trace_of({"T": 240, "x": 100}, kernels), 240), 0.05)
-    assert guidance.swap(0).trigger == 6  # from 60 to 80 ms, for the kernel that begins then
+    assert guidance.swaps[0].trigger == 6  # from 60 to 80 ms, for the kernel that begins then
     guidance.note_late(0)
     assert not guidance.is_final
     assert guidance.adjust()
-    assert guidance.swap(0).trigger == 5
+    assert guidance.swaps[0].trigger == 5
     guidance.note_late(0)
     assert guidance.is_final
     assert not guidance.adjust()
@@ -336,7 +336,7 @@ def test_with_room_a_copy_in_is_triggered_by_the_kernel_behind_its_absence_and_n
     for _ in range(5):
         guidance.note_late(0)
         guidance.adjust()
-    assert guidance.swap(0).trigger == guidance.swap(0).last + 1 == 5
+    assert guidance.swaps[0].trigger == guidance.swaps[0].last + 1 == 5
     guidance.note_late(0)
     assert guidance.is_final
 
@@ -358,12 +358,12 @@ def test_what_waits_for_one_copy_in_need_not_wait_for_the_next():
     first, second = pairs_over(accesses, 2)
     lanes = Lanes(accesses)
     # b comes back from 30 to 60 ms, and kernel 5 begins at 50.
-    assert lanes.exposed(second, 1, 2).back_wait == 10
+    assert lanes.planned(second, 1, 2, may_wait=True).back_wait == 10
     waits = GuidedSwap(first, 1, 2, Interval(5, 10), Interval(5, 10), 3, 0, 4)
     lanes.take(waits)
-    assert lanes.exposed(second, 1, 2).back_wait == 6
+    assert lanes.planned(second, 1, 2, may_wait=True).back_wait == 6
     lanes.give_back(waits)
-    assert lanes.exposed(second, 1, 2).back_wait == 10
+    assert lanes.planned(second, 1, 2, may_wait=True).back_wait == 10
 
 
 def test_what_is_written_after_its_last_reader_counts_while_its_kernel_runs():
@@ -395,7 +395,7 @@ def test_plans_end_keep_their_order_and_never_raise_the_peak(trace, share, recom
     target = int(share * sum(tensor.size_bytes for tensor in trace.tensors))
     found = planned(trace, target, recomputation=recomputation)
     assert found.peak_bytes <= found.unplanned_peak_bytes
-    assert found.analysis.find().size_bytes == found.peak_bytes
+    assert found.analysis.peak.size_bytes == found.peak_bytes
     if found.unplanned_peak_bytes <= target:
         assert not found.swaps
         assert not found.schedule.recomputed

@@ -15,7 +15,7 @@ from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.g10 import PlanningParameters, draft_g10
 from g10sim.policies.interface.machine import link_bandwidth, planned_machine
 from g10sim.policies.interface.registry import create
-from g10sim.policies.planning.budget import Budget, PrefixSums
+from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.channel import Channel, Interval, queued, queued_backwards
 from g10sim.policies.planning.choice import Ranking, Standing, nested
 from g10sim.policies.planning.leaving import by_departure
@@ -213,17 +213,19 @@ def test_a_peak_stays_where_it_is_while_times_elsewhere_become_many(place):
         assert steps.peak == (100, 1000 * place)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 1000])
-def test_prefix_sums_follow_changes_of_values(count):
-    draw = np.random.default_rng(count)
-    values = draw.integers(0, 4, count)
-    sums = PrefixSums(values)
-    for _ in range(4):
-        expected = np.concatenate([[0], np.cumsum(values)])
-        assert sums.sums.tolist() == expected.tolist()
-        start, stop = sorted(draw.integers(0, count + 1, 2))
-        values[start:stop] = draw.integers(0, 4, stop - start)
-        sums.change(start, stop)
+@pytest.mark.parametrize("seed", range(5))
+def test_transfers_end_by_what_those_before_them_have_left(seed):
+    draw = np.random.default_rng(seed)
+    count = int(draw.integers(2, 40))
+    budget = Budget(draw.integers(1, 9, count), 1.0, {"host": 0.5, "ssd": 1.0})
+    starts = np.arange(count)
+    for _ in range(6):
+        for tier, free in budget.free_bytes.items():
+            ends = budget.finish(starts, np.full(count, 3), tier)
+            for start, end in enumerate(ends.tolist()):
+                moved = np.take(free, range(start, end + 1), mode="wrap").cumsum() >= 3
+                assert end == 3 * count or (moved[-1] and not moved[:-1].any())
+        budget.debit(int(draw.integers(0, count)), int(draw.integers(1, 12)), "host")
 
 
 def test_the_peak_of_an_occupancy_follows_what_is_added():
@@ -311,6 +313,12 @@ def test_the_peak_is_that_of_all_kernels_whatever_was_added_where(spans):
         if is_asked:
             assert occupancy.peak_bytes == max(0, *occupancy.bytes)
     assert Occupancy(np.zeros(0, dtype=np.int64)).peak_bytes == 0
+
+
+def test_of_a_ranking_only_what_comes_before_the_best_is_looked_at():
+    """Candidate 2 has become worth more than all others, but comes behind what is the best by then."""
+    now = np.array([4.0, 3.0, 9.0])
+    assert Ranking(np.array([4.0, 3.0, 2.0])).pop(now.__getitem__) == 0
 
 
 def taken_from_ranking(worth):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.designs.tensile.planner import (
-    PlanningParameters,
+    PlannerOptions,
     Residents,
     plan_jobs,
     swap_across,
@@ -48,8 +48,9 @@ def schedule_of(trace):
     return JobSchedule(accesses_of(trace), channel, channel)
 
 
-def planned(traces, free=ROOMY, **parameters):
-    return plan_jobs([accesses_of(trace) for trace in traces], PlanningParameters(**parameters), RATE, free)
+def planned(traces, free=ROOMY, target_bytes=None, **options):
+    jobs = [accesses_of(trace) for trace in traces]
+    return plan_jobs(jobs, PlannerOptions(**options), RATE, free, target_bytes)
 
 
 def times(swaps):
@@ -75,28 +76,27 @@ def test_a_tensor_leaves_at_once_and_comes_back_at_the_last_moment():
 def test_levels_are_counted_as_memory_is_taken_and_freed():
     schedule = schedule_of(PEAK_IN_THIRD)
     analysis = Residents(schedule, "physical")
-    peak = analysis.find()
-    assert (peak.size_bytes, peak.time, peak.last_access) == (91, 20, 20)
+    peak = analysis.peak
+    assert (*peak, analysis.last_access(peak)) == (91, 20, 20)
+    published = Residents(schedule, "published")
+    assert published.peak == (91, 30)
+    assert published.last_access(peak) == 0
     assert analysis.residents(20).tolist() == [0, 2, 1]
     (swap,) = swap_within(schedule, 0, 20, 5)
     analysis.add(swap)
     after = dict(zip(*(column.tolist() for column in analysis.levels()), strict=True))
-    assert after == {0: 60, 10: 61, 15: 1, 20: 31, 30: 0, 35: 60, 50: 0}
+    assert after == {0: 60, 10: 61, 15: 1, 20: 31, 30: 0, 35: 60, 40: 60, 50: 0}
     assert analysis.kernel_levels().tolist() == [60, 61, 31, 60, 60]
     assert (analysis.most(0, 20), analysis.most(15, 20), analysis.most(15, 36)) == (61, 1, 60)
-    analysis.remove(swap)
-    assert analysis.find() == peak
+    analysis.count(analysis.spans(swap, -1))
+    assert analysis.peak == peak
 
 
 def test_what_happens_at_one_time_counts_together():
-    # Nobody reads a and b: where results count from the end of their kernel on, they come and go then.
+    # Nobody reads a and b: they go when c and d come.
     kernels = [(10, "", "a b"), (10, "", "c d"), (10, "c d", "")]
     schedule = schedule_of(trace_of({"a": 40, "b": 5, "c": 20, "d": 20}, kernels))
-    physical, published = (
-        Residents(schedule, accounting).kernel_levels().tolist() for accounting in ("physical", "published")
-    )
-    assert physical == [45, 40, 40]
-    assert published == [0, 0, 40]
+    assert Residents(schedule, "physical").kernel_levels().tolist() == [45, 40, 40]
 
 
 def test_what_is_computed_again_takes_its_scratch_memory_at_its_start():
@@ -118,7 +118,7 @@ def test_the_largest_tensor_is_swapped_within_the_iteration_where_it_cannot_stay
 def test_kernels_without_tensors_need_no_memory():
     schedule = schedule_of(trace_of({"unused*": 5}, [(10, "", ""), (10, "", "")]))
     analysis = Residents(schedule, "physical")
-    assert (analysis.find().size_bytes, analysis.kernel_levels().tolist()) == (0, [0, 0])
+    assert (analysis.peak.size_bytes, analysis.kernel_levels().tolist()) == (0, [0, 0])
 
 
 def test_tensors_get_their_memory_when_they_are_made():
@@ -256,12 +256,11 @@ def test_the_most_bytes_for_the_time_are_recomputed_first():
     )
     schedule = schedule_of(trace)
     analysis = Residents(schedule, "physical")
-    peak = analysis.find()
+    peak = analysis.peak
     assert peak.time == 11
     found = choose_recomputation(schedule, Recomputability(trace), peak, analysis.residents(11))
     assert [entry.tensor for entry in found] == [2, 1]  # 60 MB in 1 ms before 100 MB in 10 ms
     schedule.swaps.extend(swap_across(schedule, 0, 1))
-    schedule.swapped.add(0)
     again = choose_recomputation(schedule, Recomputability(trace), peak, analysis.residents(11))
     assert (again == []) == bool(schedule.swaps)
 
@@ -271,7 +270,7 @@ def test_the_most_bytes_for_the_time_come_first_in_either_order(times, order):
     kernels = [(times[0], "w", "a"), (times[1], "w", "b"), (10, "w", "c"), (10, "c a", ""), (10, "b", "")]
     schedule = schedule_of(trace_of({"w*": 1, "a": 80, "b": 80, "c": 1}, kernels))
     analysis = Residents(schedule, "physical")
-    peak = analysis.find()
+    peak = analysis.peak
     rules = Recomputability(schedule.accesses.trace)
     found = choose_recomputation(schedule, rules, peak, analysis.residents(peak.time))
     assert [entry.tensor for entry in found] == order
@@ -410,7 +409,7 @@ def test_transfers_exclude_each_other_and_leave_accesses_alone(workloads, duplex
     result = planned(workloads, free=1, duplex=duplex, accounting=accounting)
     assert result.peak_bytes <= result.unplanned_peak_bytes
     analyses = [Residents(schedule, accounting) for schedule in result.schedules]
-    assert result.peak_bytes == sum(analysis.find().size_bytes for analysis in analyses)
+    assert result.peak_bytes == sum(analysis.peak.size_bytes for analysis in analyses)
     for schedule in result.schedules:
         accesses, period = schedule.accesses, schedule.accesses.period
         used, away = {"out": [], "back": []}, []

@@ -10,25 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from g10sim.analysis.timeline import Floats, Integers, Numbers, prefix_sums
-
-
-class PrefixSums:
-    """Sums of the first 0, 1, ... of values that their owner changes, one more than there are values.
-
-    ``sums`` is read only. Values are such that sums are exact: what follows a change is moved by it.
-    """
-
-    def __init__(self, values: Numbers) -> None:
-        self._values, self.sums = values, prefix_sums(values)
-
-    def change(self, start: int, stop: int) -> None:
-        """Add up again after values ``start`` to ``stop`` - 1 have changed."""
-        changed, following = self.sums[start + 1 : stop + 1], self.sums[stop + 1 :]
-        before = self.sums[stop]
-        self._values[start:stop].cumsum(out=changed)
-        changed += self.sums[start]
-        following += self.sums[stop] - before
+from g10sim.analysis.timeline import Floats, Integers, prefix_sums
 
 
 class Budget:
@@ -46,14 +28,14 @@ class Budget:
             tier: np.rint(cycles * min(rate, link_rate) / unit) * unit for tier, rate in rates.items()
         }
         self.num_kernels = len(durations)
-        self._sums = {tier: PrefixSums(free) for tier, free in self.free_bytes.items()}
+        self._sums = {tier: prefix_sums(free) for tier, free in self.free_bytes.items()}
 
     def finish(self, starts: Integers, sizes_bytes: Integers, tier: str) -> Integers:
         """Kernels during which transfers end that may begin with kernels ``starts``.
 
         Three iterations on where an iteration's budget is not enough.
         """
-        sums, kernels = self._sums[tier].sums, self.num_kernels
+        sums, kernels = self._sums[tier], self.num_kernels
         begins, laps = _without_laps(starts, kernels)
         wanted, total = sums[begins] + sizes_bytes, sums[-1]
         is_next = wanted > total
@@ -63,7 +45,7 @@ class Budget:
 
     def latest_start(self, ends: Integers, sizes_bytes: Integers, tier: str) -> Integers:
         """Last kernels with which transfers can begin and end before kernels ``ends``; -1 for none."""
-        sums, kernels = self._sums[tier].sums, self.num_kernels
+        sums, kernels = self._sums[tier], self.num_kernels
         stops, laps = _without_laps(ends, kernels)
         wanted = sums[stops] - sizes_bytes
         is_before = (wanted < 0) & (laps > 0)
@@ -74,7 +56,7 @@ class Budget:
 
     def debit(self, start: int, size_bytes: float, tier: str) -> None:
         """Use up budget for a transfer, from kernel ``start`` on, for at most one iteration."""
-        path, sums = self.free_bytes[tier], self._sums[tier].sums
+        path, sums = self.free_bytes[tier], self._sums[tier]
         kernel, left = start % self.num_kernels, float(size_bytes)
         for begin, stop in ((kernel, self.num_kernels), (0, kernel)):
             if left <= 0 or begin == stop:
@@ -86,12 +68,13 @@ class Budget:
             self._take(slice(begin, last), used, tier)
 
     def _take(self, kernels: slice, used: Floats, tier: str) -> None:
-        self._link[kernels] = np.maximum(self._link[kernels] - used, 0.0)
-        self.free_bytes[tier][kernels] -= used
-        for free in self.free_bytes.values():
-            free[kernels] = np.minimum(free[kernels], self._link[kernels])
-        for sums in self._sums.values():
-            sums.change(kernels.start, kernels.stop)
+        link = self._link[kernels] = np.maximum(self._link[kernels] - used, 0.0)
+        for name, free in self.free_bytes.items():
+            left = np.minimum(free[kernels] - (used if name == tier else 0.0), link)
+            changes, sums = (left - free[kernels]).cumsum(), self._sums[name]
+            free[kernels] = left
+            sums[kernels.start + 1 : kernels.stop + 1] += changes
+            sums[kernels.stop + 1 :] += changes[-1]
 
 
 def _without_laps(kernels: Integers, num_kernels: int) -> tuple[Integers, Integers]:

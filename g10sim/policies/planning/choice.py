@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from g10sim.analysis.timeline import Floats, Integers
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from g10sim.analysis.timeline import Floats, Integers, Numbers
 
 _FIRST, _MOST_FIRST = 8, 128
 """Candidates that are worked out at a time, at least, and at most to begin with."""
-_WORTHLESS = -1j
-"""An entry of no worth, before all others of none."""
-
-Entries: TypeAlias = "npt.NDArray[np.complex128]"
 
 
 class Standing:
@@ -59,12 +51,13 @@ class Standing:
 class Ranking:
     """Candidates by what each was last found to be worth, the best first, of equals that of a lower number.
 
-    Those without any worth (0) are left out for good. An entry is a complex number, which numpy sorts by its
-    real part, less the worth of a candidate, and then by the other one, the candidate's number.
+    Those without any worth (0) are left out for good. Each is a complex number of less its worth and its
+    number, as numpy orders such by both.
     """
 
     def __init__(self, worths: Floats) -> None:
-        self._entries = np.sort(_entries(worths, np.arange(len(worths)))[worths > 0])
+        entries = _entries(worths, np.arange(len(worths)))
+        self._entries = np.sort(entries[worths > 0])
         self._first, self._count, self._many = 0, _FIRST, 0
 
     def pop(self, worths: Callable[[Integers], Floats]) -> int | None:
@@ -72,38 +65,32 @@ class Ranking:
 
         Returns its number; None: there is none left. ``worths`` may work out more of them than are looked at.
         """
-        first, place, count = self._first, self._first, self._count
-        found = self._entries[:0]
-        while place < len(self._entries):
-            numbers = self._entries[place : place + count].imag.astype(np.int64)
-            found = np.concatenate((found, _entries(worths(numbers), numbers)))
-            best = np.minimum.accumulate(found)
-            following = np.append(self._entries[first + 1 : first + len(found) + 1], _WORTHLESS)[: len(found)]
-            is_first = best < following
-            place, looked_at = place + len(numbers), len(found)
-            count = max(looked_at, self._many - looked_at) if looked_at >= 2 * _FIRST else 2 * count
+        entries, count = self._entries[self._first :], self._count
+        looked_at = entries[:0]
+        while len(looked_at) < len(entries):
+            numbers = entries[len(looked_at) :][:count].imag.astype(np.int64)
+            looked_at = np.concatenate((looked_at, _entries(worths(numbers), numbers)))
+            count = len(looked_at)
+            best, following = np.minimum.accumulate(looked_at), np.append(entries[1 : count + 1], 0)
+            is_first = best < following[:count]
             if is_first.any():
                 end = int(is_first.argmax()) + 1
-                chosen = best[end - 1]
-                left = found[:end]
-                self._put_back(first + end, left[(left.real < 0) & (left != chosen)])
+                self._count = min(max(_FIRST, end * 5 // 4), _MOST_FIRST)
+                if end > _MOST_FIRST:
+                    self._many = end * 21 // 20  # mostly a few are needed, or about as many as the last time
+                chosen, left = best[end - 1], looked_at[:end]
+                left = np.sort(left[(left.real < 0) & (left != chosen)])
+                stop = end + (int(entries[end:].searchsorted(left[-1])) if len(left) else 0)
+                between = np.sort(np.concatenate((left, entries[end:stop])), kind="stable")
+                entries[stop - len(between) : stop] = between
+                self._first += stop - len(between)
                 return int(chosen.imag)
+            count = max(count, self._many - count) if count >= 2 * _FIRST else 2 * count
         return None
 
-    def _put_back(self, place: int, entries: Entries) -> None:
-        """Put candidates of which the worth has changed among those from a place on."""
-        needed = place - self._first
-        self._count = min(max(_FIRST, needed * 5 // 4), _MOST_FIRST)
-        if needed > _MOST_FIRST:
-            self._many = needed * 21 // 20  # mostly a few are needed, or about as many as the last time
-        self._first = place - len(entries)
-        entries = np.sort(entries)
-        before = self._entries[place:].searchsorted(entries)
-        stop = place + int(before.max(initial=0))
-        self._entries[self._first : stop] = np.insert(self._entries[place:stop], before, entries)
 
-
-def _entries(worths: Floats, numbers: Integers) -> Entries:
+def _entries(worths: Floats, numbers: Integers) -> Numbers:
+    """Return complex numbers that are ordered by worth, the highest first, and then by number."""
     return -worths + 1j * numbers
 
 

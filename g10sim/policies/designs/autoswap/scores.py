@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from g10sim.analysis.timeline import Floats, Integers, prefix_sums
+from g10sim.analysis.timeline import Floats, Integers
 from g10sim.errors import PolicyError
 from g10sim.policies.designs.autoswap.schedule import Schedule
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline
 from g10sim.policies.interface import PlannedTier
-from g10sim.policies.planning.timeline import Absence, spans_of
+from g10sim.policies.planning.timeline import Absence, Timeline, spans_of
 
 _KNOWN = 1024
 """Candidates whose scores are kept up to date."""
@@ -102,11 +102,9 @@ def in_order(scores: Floats) -> list[int]:
 
 
 def _sums(load_bytes: Integers, starts: Integers, ends: Integers) -> Floats:
-    """Sum of the load over each absence, from prefix sums over two iterations."""
-    sums = prefix_sums(np.tile(load_bytes, 2).astype(np.float64))
-    first = starts % len(load_bytes)
-    found: Floats = sums[first + ends - starts] - sums[first]
-    return found
+    """Sum of the load over each absence."""
+    load = Timeline(load_bytes)  # as if bytes were cycles
+    return (load.lap_times(ends) - load.lap_times(starts)).astype(np.float64)
 
 
 _STEPS = 20
@@ -156,7 +154,9 @@ def weighted_sum(scores: Mapping[str, Floats], weights: Mapping[str, float]) -> 
     """Add up scores, each divided by its standard deviation and multiplied by its weight."""
     total = np.zeros(max(map(len, scores.values())))
     for name, found in scores.items():
-        total += weights[name] * _standardised(found)
+        deviation = float(found.std()) if len(found) else 0.0
+        if deviation:
+            total += weights[name] * ((found - found.mean()) / deviation)
     return total
 
 
@@ -202,8 +202,3 @@ def _explored(
             if point.cost <= 0:
                 break
     return found
-
-
-def _standardised(scores: Floats) -> Floats:
-    deviation = float(scores.std()) if len(scores) else 0.0
-    return (scores - scores.mean()) / deviation if deviation else np.zeros_like(scores)

@@ -88,20 +88,15 @@ def select(
 ) -> tuple[Absence, ...]:
     """Take candidates in order until the peak of what is left is within the limit; all, if it never is."""
     chosen = [candidates[number] for number in order]
-    spans = spans_of(chosen)
 
     def is_enough(count: int) -> bool:
-        return _peak_without(timeline, spans[:, :count]) <= limit_bytes
+        return least_peak_bytes(timeline, chosen[:count]) <= limit_bytes
 
     return tuple(chosen[: bisect_left(range(len(chosen)), True, key=is_enough)])
 
 
 def least_peak_bytes(timeline: LoadTimeline, candidates: Sequence[Absence]) -> int:
     """Highest load with every candidate away, were copies free: no limit below can be kept."""
-    return _peak_without(timeline, spans_of(candidates))
-
-
-def _peak_without(timeline: LoadTimeline, spans: Integers) -> int:
-    starts, ends, sizes = spans
+    starts, ends, sizes = spans_of(candidates)
     left = timeline.load_bytes - bytes_of_spans(starts, ends, sizes, timeline.num_kernels)
     return int(left.max(initial=0))

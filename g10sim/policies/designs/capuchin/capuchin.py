@@ -12,7 +12,7 @@ from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.designs.capuchin.planner import Hybrid
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, trigger_at
-from g10sim.policies.designs.tensile.planner import PlanningParameters, plan_jobs
+from g10sim.policies.designs.tensile.planner import PlannerOptions, plan_jobs
 from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyPerJob, PolicyView, Requirements
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Share, Size, SizeOrTensile, parameter
@@ -25,7 +25,7 @@ from g10sim.units import format_bytes, parse_bytes
 
 
 class Guidance:
-    """The moves of one job by kernel, and its swaps that were late.
+    """The moves of one job by kernel, and its swaps, with the triggers of those that were late moved.
 
     ``step``: by which share of its time a copy in that was late is issued earlier from then on.
     ``leaving`` maps kernels to the tensors that leave when they have ended, ``awaited`` to those that must
@@ -35,26 +35,24 @@ class Guidance:
     def __init__(self, planned: Hybrid, step: float) -> None:
         self.planned, self._step = planned, step
         self._accesses = planned.schedule.accesses
-        self._swaps = list(planned.swaps)
+        self.swaps = list(planned.swaps)
         self._late: dict[int, int] = {}
         self._seen: set[int] = set()
-        starts = [self._accesses.interval(swap.first).start for swap in self._swaps]
-        waits = [swap for swap, start in zip(self._swaps, starts, strict=True) if swap.out.end > start]
         self.leaving = grouped(
             (self._leaves_after(swap), swap.pair.tensor)
-            for swap in sorted(self._swaps, key=lambda swap: swap.out)
+            for swap in sorted(self.swaps, key=lambda swap: swap.out)
         )
-        self.awaited = grouped((swap.first - 1, swap.pair.tensor) for swap in waits)
-        self.returning = grouped((swap.pair.use, number) for number, swap in enumerate(self._swaps))
+        self.awaited = grouped(
+            (swap.first - 1, swap.pair.tensor)
+            for swap in self.swaps
+            if swap.out.end > self._accesses.times[swap.first]
+        )
+        self.returning = grouped((swap.pair.use, number) for number, swap in enumerate(self.swaps))
 
     def _leaves_after(self, swap: GuidedSwap) -> int:
         """Return the kernel at whose end a copy out is issued: the last before the link is free for it."""
         ended = self._accesses.kernel_at(swap.out.start) - 1
         return min(max(swap.pair.evicted, ended), swap.first - 1)
-
-    def swap(self, number: int) -> GuidedSwap:
-        """Return a swap with its trigger as it is now."""
-        return self._swaps[number]
 
     def note_late(self, number: int) -> None:
         """Remember that a tensor was still on its way in when the kernel started that uses it."""
@@ -76,13 +74,13 @@ class Guidance:
 
     def plan(self) -> MigrationPlan:
         """Return drops, allocations, and copies in, each issued when its trigger starts."""
-        swaps = sorted(self._swaps, key=lambda swap: (swap.trigger, swap.back))
+        swaps = sorted(self.swaps, key=lambda swap: (swap.trigger, swap.back))
         copies = (Planned(swap.trigger, Fetch(swap.pair.tensor)) for swap in swaps)
         return self.planned.schedule.plan(copies, "capuchin")
 
     def _move(self, number: int) -> bool:
         """Move a swap's trigger towards where it is wanted, one kernel after another while there is room."""
-        swap = self._swaps[number]
+        swap = self.swaps[number]
         lead = round(self._step * self._late[number] * swap.pair.copy_cycles)
         wanted = trigger_at(self._accesses, swap.pair, swap.last, swap.back.start - lead)
         trigger = swap.trigger
@@ -90,14 +88,15 @@ class Guidance:
             trigger -= 1
         if trigger == swap.trigger:
             return False
-        self._swaps[number] = moved = replace(swap, trigger=trigger)
-        self.planned.analysis.remove(swap.counted(self._accesses))
-        self.planned.analysis.add(moved.counted(self._accesses))
+        self.swaps[number] = moved = replace(swap, trigger=trigger)
+        analysis, accesses = self.planned.analysis, self._accesses
+        before, after = analysis.spans(swap.counted(accesses), -1), analysis.spans(moved.counted(accesses))
+        analysis.count(before + after)
         return True
 
     def _can_move(self, number: int) -> bool:
         """Return True if a swap could be issued a kernel earlier, once it has been late often enough."""
-        swap = self._swaps[number]
+        swap = self.swaps[number]
         earlier = self._step > 0 and swap.trigger > swap.last + 1
         return earlier and self._has_room(swap.trigger - 1, swap.pair.size_bytes)
 
@@ -146,7 +145,7 @@ class _Job(JobPolicy):
         guidance = self._guidance
         if guidance is not None:
             for number in guidance.returning.get(view.kernel, ()):
-                if view.in_transfer_bytes(guidance.swap(number).pair.tensor):
+                if view.in_transfer_bytes(guidance.swaps[number].pair.tensor):
                     guidance.note_late(number)
         return ()
 
@@ -228,7 +227,7 @@ class Capuchin(Limited, PolicyPerJob):
         if self.saving is not None:
             return int((1 - self.saving) * sum(accesses.sizes))
         if self.memory_target == _TENSILE:
-            planned = plan_jobs([accesses], PlanningParameters(), machine.link_rate, machine.gpu_bytes)
+            planned = plan_jobs([accesses], PlannerOptions(), machine.link_rate, machine.gpu_bytes)
             return planned.peak_bytes
         return machine.gpu_bytes if self.memory_target is None else parse_bytes(self.memory_target)
 

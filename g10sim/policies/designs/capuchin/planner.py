@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Collection
 from itertools import chain
 
 import numpy as np
@@ -16,11 +15,8 @@ from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, LeastCosts
 from g10sim.policies.planning.channel import NEVER, Interval
 from g10sim.policies.planning.choice import best_first
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.swapping.peak import PeakAnalysis, Span, recomputation_of
+from g10sim.policies.planning.swapping.peak import PeakAnalysis, recomputation_of
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule, Recomputed
-
-_AT_ONCE = 1024
-"""Pairs that are looked at together for a swap that nothing waits for: mostly one of the first will do."""
 
 
 class Hybrid:
@@ -53,23 +49,21 @@ class Hybrid:
         self._pairs = access_pairs(accesses, bytes_per_cycle, least_bytes)
         self._costs = LeastCosts(accesses, self._lanes, self._pairs)
         self._sizes, self._size_of = np.unique(self._costs.sizes, return_inverse=True)
-        self._tensors = np.array([pair.tensor for pair in self._pairs], dtype=np.int64)
         self._is_kept = np.ones(len(self._pairs), dtype=np.bool_)
         self._entries: dict[int, Recomputed | None] = {}
         self._remaking: Integers = np.full(len(self._pairs), -1 if recomputation else NEVER, dtype=np.int64)
-        self._may_hide = np.array([pair.free_time >= 0 for pair in self._pairs], dtype=np.bool_)
+        self._may_hide = self._costs.free_times >= 0
         self._tried: dict[int, int] = {}
         self._swaps: dict[int, GuidedSwap] = {}
         self._recomputed = Recomputations(accesses, self._rules)
-        self._peak = self.analysis.find()
-        self.unplanned_peak_bytes, self.target_bytes = self._peak.size_bytes, target_bytes
+        self.unplanned_peak_bytes, self.target_bytes = self.peak_bytes, target_bytes
         self.time = Limit(planning_limit)
         self._choose()
 
     @property
     def peak_bytes(self) -> int:
         """The memory peak with what is planned."""
-        return self._peak.size_bytes
+        return self.analysis.peak.size_bytes
 
     @property
     def is_enough(self) -> bool:
@@ -78,7 +72,7 @@ class Hybrid:
 
     def _choose(self) -> None:
         while not self.is_enough and not self.time.is_over():
-            kernel = self._accesses.kernel_at(self._peak.time)
+            kernel = self._accesses.kernel_at(self.analysis.peak.time)
             if not self._swap_hidden(kernel) and not self._choose_cheapest(kernel):
                 break
         self.schedule.recomputed = self._recomputed.entries()
@@ -86,21 +80,18 @@ class Hybrid:
         self.overhead_cycles = sum(swap.overhead_cycles for swap in self.swaps)
         self.overhead_cycles += sum(map(self._recomputation_cycles, self.schedule.recomputed))
 
-    def _over(self, kernel: int, some: Flags, part: slice = slice(None)) -> Integers:
-        """Return the places, in a part of all pairs, of those of some that a kernel is in between."""
-        return (
-            some[part] & (self._costs.evicted[part] < kernel) & (kernel < self._costs.uses[part])
-        ).nonzero()[0]
+    def _over(self, kernel: int, some: Flags) -> Integers:
+        """Return the numbers of those of some pairs that a kernel is in between."""
+        return np.flatnonzero(some & (self._costs.evicted < kernel) & (kernel < self._costs.uses))
 
     def _swap_hidden(self, kernel: int) -> bool:
         # Lanes mostly fill up: what was impossible at this peak is not tried again.
-        for first in range(self._tried.get(kernel, 0), len(self._pairs), _AT_ONCE):
-            for place in self._over(kernel, self._may_hide, slice(first, first + _AT_ONCE)).tolist():
-                number = first + place
-                swap = self._lanes.hidden(self._pairs[number], kernel)
-                if swap is not None and self._accept_swap(number, swap):
-                    self._tried[kernel] = number + 1
-                    return True
+        numbers = self._over(kernel, self._may_hide)
+        for number in map(int, numbers[numbers >= self._tried.get(kernel, 0)]):
+            swap = self._lanes.planned(self._pairs[number], kernel, kernel, may_wait=False)
+            if swap is not None and self._accept_swap(number, swap):
+                self._tried[kernel] = number + 1
+                return True
         self._tried[kernel] = len(self._pairs)
         return False
 
@@ -110,12 +101,12 @@ class Hybrid:
         Swaps are worked out when they come to the top by the least that they can cost. A tensor that is
         swapped already, and not away yet or back again at the peak, may be away longer.
         """
-        numbers = self._over(kernel, self._is_kept & ~self._costs.are_away(self._peak.time))
+        numbers = self._over(kernel, self._is_kept & ~self._costs.are_away(self.analysis.peak.time))
         highs = self._costs.extents(numbers, *self._high(kernel, numbers))
         costs = np.stack([self._costs.of(numbers, *highs), self._recomputation_costs(kernel, numbers)])
         worths = (self._saved(self._costs.sizes.take(numbers)) / np.maximum(1, costs)).ravel()
         worths[costs.ravel() >= NEVER] = 0
-        tensors, count = np.tile(self._tensors.take(numbers), 2), len(numbers)
+        tensors, count = np.tile(self._costs.tensors.take(numbers), 2), len(numbers)
         known: list[tuple[float, int, int, int, GuidedSwap]] = []
         for place in chain(best_first(worths, tensors), (None,)):
             bound = (0.0, 0, 0)
@@ -140,7 +131,7 @@ class Hybrid:
         pair, old = self._pairs[number], self._swaps.get(number)
         if old is not None:
             self._lanes.give_back(old)
-        swap = self._lanes.exposed(pair, first, last)
+        swap = self._lanes.planned(pair, first, last, may_wait=True)
         if old is not None:
             self._lanes.take(old)
         if swap is None:
@@ -174,7 +165,7 @@ class Hybrid:
             self._entries[number] = entry
             cost = NEVER if entry is None else self._recomputation_cycles(entry)
             costs[place] = self._remaking[number] = cost
-        first = bisect_left(self._accesses.times, self._peak.time)
+        first = bisect_left(self._accesses.times, self.analysis.peak.time)
         if first < kernel:  # those between take no time
             costs[self._costs.evicted.take(numbers) >= first] = NEVER
         return costs
@@ -189,7 +180,7 @@ class Hybrid:
         counted, old = swap.counted(self._accesses), self._swaps.get(number)
         spans = self.analysis.spans(counted)
         spans += [] if old is None else self.analysis.spans(old.counted(self._accesses), -1)
-        if not self._recomputed.allow(swap.pair) or not self._has_lowered(spans):
+        if not self._recomputed.allow(swap.pair) or not self.analysis.lowers(spans):
             return False
         if old is None:
             self._recomputed.note_swap(swap.pair)
@@ -205,20 +196,10 @@ class Hybrid:
         """Keep a recomputation, and the ones that it brings forward, if that lowers the peak."""
         entry = self._entries[number]
         assert entry is not None
-        if not self._recomputed.add(entry, self._has_lowered):
+        if not self._recomputed.add(entry, self.analysis.lowers):
             return False
         self._is_kept[number] = self._may_hide[number] = False
-        self._remaking[self._tensors == entry.tensor] = NEVER
-        return True
-
-    def _has_lowered(self, spans: Collection[Span]) -> bool:
-        """Find the peak again; False, and nothing changes, unless it is smaller, or as large but later."""
-        self.analysis.count(spans)
-        found, old = self.analysis.find(), self._peak
-        if (found.size_bytes, -found.time) >= (old.size_bytes, -old.time):
-            self.analysis.count((start, end, -size) for start, end, size in spans)
-            return False
-        self._peak = found
+        self._remaking[self._costs.tensors == entry.tensor] = NEVER
         return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +14,7 @@ from g10sim.policies.planning.channel import NEVER, Channel, Interval
 from g10sim.policies.planning.swapping.schedule import AccessSequence, Swap
 
 
-@dataclass(frozen=True, slots=True)
-class AccessPair:
+class AccessPair(NamedTuple):
     """Kernel ``evicted`` uses a tensor before the peak, kernel ``use`` is the next that does, after it.
 
     ``free_time`` (FT): cycles between the end of a copy out right after the first and the start of a copy
@@ -124,45 +124,28 @@ class Lanes:
         running = starts.searchsorted(np.minimum(back_start, period - 1), side="right") - 1
         return out[1], back_end, np.minimum(np.maximum(running, last + 1), uses)
 
-    def hidden(self, pair: AccessPair, peak: int) -> GuidedSwap | None:
-        """Return a swap over a kernel that nothing waits for, out as early, in as late as possible.
+    def planned(self, pair: AccessPair, first: int, last: int, *, may_wait: bool) -> GuidedSwap | None:
+        """Return a swap over some kernels, out as early, in as late as possible; None: there is no time.
 
-        None: there is none.
+        Nothing waits for it, unless the first kernel ``may_wait`` for the copy out, and the next use for that
+        in.
         """
-        accesses = self._accesses
-        before = Interval(accesses.interval(pair.evicted).end, accesses.interval(peak).start)
-        out = self.out.earliest(before, pair.out_cycles, accesses.period)
-        back = self._latest(pair, peak)
+        times, period = self._accesses.times, self._accesses.period
+        begin, end = times[pair.evicted + 1], times[last + 1]
+        out_window = Interval(begin, begin + period if may_wait else times[first])
+        out = self.out.earliest(out_window, pair.out_cycles, period)
+        back = self.back.latest(Interval(end, times[pair.use]), pair.copy_cycles, period)
+        if back is None and may_wait:
+            back = self.back.earliest(Interval(end, end + period), pair.copy_cycles, period)
         if out is None or back is None:
             return None
-        return GuidedSwap(pair, peak, peak, out, back, trigger_at(accesses, pair, peak, back.start))
-
-    def exposed(self, pair: AccessPair, first: int, last: int) -> GuidedSwap | None:
-        """Return a swap over some kernels: the first may wait for the copy out, the next use for that in.
-
-        None: the link has no time for it.
-        """
-        accesses = self._accesses
-        end, period = accesses.interval(pair.evicted).end, accesses.period
-        out = self.out.earliest(Interval(end, end + period), pair.out_cycles, period)
-        back = self._latest(pair, last)
-        if back is None:
-            start = accesses.interval(last).end
-            back = self.back.earliest(Interval(start, start + period), pair.copy_cycles, period)
-        if out is None or back is None:
-            return None
-        trigger = trigger_at(accesses, pair, last, back.start)
+        trigger = trigger_at(self._accesses, pair, last, back.start)
         out_wait = out.end - int(self.with_waits(pair.evicted, first))
         back_wait = back.end - int(self.with_waits(trigger, pair.use))
         # A copy delays those behind it, and whoever waits for them, by no more than its own time.
         out_wait = min(pair.out_cycles, max(0, out_wait))
         back_wait = min(pair.copy_cycles, max(0, back_wait))
         return GuidedSwap(pair, first, last, out, back, trigger, out_wait, back_wait)
-
-    def _latest(self, pair: AccessPair, last: int) -> Interval | None:
-        accesses = self._accesses
-        after = Interval(accesses.interval(last).end, accesses.interval(pair.use).start)
-        return self.back.latest(after, pair.copy_cycles, accesses.period)
 
 
 def trigger_at(accesses: AccessSequence, pair: AccessPair, last: int, time: int) -> int:
@@ -180,11 +163,9 @@ class LeastCosts:
 
     def __init__(self, accesses: AccessSequence, lanes: Lanes, pairs: Sequence[AccessPair]) -> None:
         self._starts, self._lanes = accesses.starts, lanes
-        rows = [(one.evicted, one.use, one.size_bytes, one.out_cycles, one.copy_cycles) for one in pairs]
-        self.evicted, self.uses, self.sizes, self._departures, self._copies = (
-            np.array(rows, dtype=np.int64).reshape(-1, 5).T.copy()
-        )
-        count = len(pairs)
+        columns, count = np.array(pairs, dtype=np.int64).reshape(-1, 7).T.copy(), len(pairs)
+        self.tensors, self.evicted, self.uses, self.sizes = columns[:4]
+        self._departures, self._copies, self.free_times = columns[4:]
         self._first: Integers = np.full(count, NEVER, dtype=np.int64)
         self._last, self._away_from, self._away_until = np.full((3, count), -1, dtype=np.int64)
         self._changes, self._costs = 0, np.zeros(count, dtype=np.int64)

@@ -6,17 +6,17 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.analysis.timeline import Flags, Integers
+from g10sim.analysis.timeline import Integers
 from g10sim.config.effects import Effect
-from g10sim.policies.interface.parameters import Count, Share, parameter
+from g10sim.policies.interface.parameters import Share, parameter
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.limit import Limit, Limited
-from g10sim.policies.planning.swapping.peak import Accounting, PeakAnalysis, choose_recomputation
+from g10sim.policies.planning.swapping.peak import Accounting, Peak, PeakAnalysis, choose_recomputation
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule, Recomputed, Swap
 
 
@@ -40,11 +40,10 @@ def swap_within(
         window = Interval(times[before + 1], min(times[after], last_access))
         swap = schedule.take(tensor, window, length, after)
         if swap is not None:
-            found = [swap, *_swap_again(schedule, tensor, place, length)]
-            if relieves(found):
+            again = _swap_again(schedule, tensor, place, length)
+            found = _relieving(schedule, [swap, *again], relieves)
+            if found:
                 return found
-            for unwanted in found:
-                schedule.give_back(unwanted)
     return []
 
 
@@ -62,10 +61,7 @@ def swap_across(
         return []
     first, last = accesses.interval(uses[0]).start, accesses.interval(uses[-1]).end
     swap = schedule.take(tensor, Interval(last, accesses.period + first), length, uses[0])
-    if swap is None or relieves([swap]):
-        return [] if swap is None else [swap]
-    schedule.give_back(swap)
-    return []
+    return _relieving(schedule, [] if swap is None else [swap], relieves)
 
 
 def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> Iterator[Swap]:
@@ -77,7 +73,15 @@ def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> 
             yield swap
 
 
-Times = TypeVar("Times", int, Integers)
+def _relieving(
+    schedule: JobSchedule, swaps: list[Swap], relieves: Callable[[list[Swap]], bool]
+) -> list[Swap]:
+    """Return swaps, or give them back if they are of no use at the peak."""
+    if relieves(swaps):
+        return swaps
+    for unwanted in swaps:
+        schedule.give_back(unwanted)
+    return []
 
 
 class Residents(PeakAnalysis):
@@ -85,7 +89,7 @@ class Residents(PeakAnalysis):
 
     def __init__(self, schedule: JobSchedule, accounting: Accounting) -> None:
         self._away = array("q")
-        """Five numbers for all that is planned: its tensor, and beginnings and ends of when that is away."""
+        """Three numbers for each absence that is planned: its tensor, beginning and end."""
         super().__init__(schedule, accounting)
         tensors, begins, ends = self._lifetimes()
         by_size = np.lexsort((tensors, -np.array(self._accesses.sizes, dtype=np.int64)[tensors]))
@@ -94,34 +98,28 @@ class Residents(PeakAnalysis):
     def add(self, entry: Swap | Recomputed) -> None:
         """Count what is planned."""
         super().add(entry)
-        parts = self.absence(entry)
-        self._away.extend((entry.tensor, *parts[0], *parts[-1]))
+        self.note_absence(entry)
 
-    def remove(self, entry: Swap | Recomputed) -> None:
-        """Undo the last ``add``."""
-        super().remove(entry)
-        del self._away[-5:]
+    def note_absence(self, entry: Swap | Recomputed) -> None:
+        """Remember when what is planned, and counted already, takes its tensor away."""
+        for part in self.absence(entry):
+            self._away.extend((entry.tensor, *part))
 
     def is_away(self, swaps: list[Swap], time: int) -> bool:
         """Return True if one of a tensor's swaps takes it away at a time."""
-        return any(
-            bool(self._covers(away.start, away.end, time)) for swap in swaps for away in self.absence(swap)
-        )
+        parts = (part for swap in swaps for part in self.absence(swap))
+        return any(part.start + self._later <= time < part.end for part in parts)
 
-    def _covers(self, start: Times, end: Times, time: int) -> Flags | bool:
-        if self._accounting == "published":
-            return (start < time) & (time < end)
-        return (start <= time) & (time < end)
+    def last_access(self, peak: Peak) -> int:
+        """Return when the last kernel with inputs starts before a peak; physically, or with it."""
+        return self._accesses.last_input_access(peak.time - self._later)
 
     def residents(self, time: int) -> Integers:
         """Return the tensors that are there at a time, largest first."""
-        there: Flags = self._begins <= time
-        there &= time <= self._ends if self._accounting == "published" else time < self._ends
-        tensors, start, end, next_start, next_end = np.array(self._away).reshape(-1, 5).T
-        is_away = self._covers(start, end, time) | self._covers(next_start, next_end, time)
+        tensors, starts, ends = np.array(self._away).reshape(-1, 3).T
         has_left = np.zeros(len(self._accesses.sizes), dtype=np.bool_)
-        has_left[tensors[is_away]] = True
-        found: Integers = self._tensors[there]
+        has_left[tensors[(starts + self._later <= time) & (time < ends)]] = True
+        found: Integers = self._tensors[(self._begins <= time) & (time < self._ends + self._later)]
         found = found[~has_left[found]]
         once: Integers = found[np.append(True, found[1:] != found[:-1])[: len(found)]]
         return once
@@ -155,13 +153,6 @@ class PlannerOptions(Limited):
     """Most tensors of a job that are swapped within iterations, as a share of all its tensors."""
 
 
-class PlanningParameters(PlannerOptions):
-    """All parameters of ``plan_jobs``."""
-
-    target_bytes: Count | None = parameter(default=None)
-    """Planning ends when the sum of the jobs' peaks is within it; None: as low as it goes."""
-
-
 _LEAST_ROUNDS = 100
 _LEAST_DROP = 0.0005
 
@@ -169,74 +160,61 @@ _LEAST_DROP = 0.0005
 class _JobPlanner:
     """The schedule of one job as it grows."""
 
-    def __init__(self, schedule: JobSchedule, parameters: PlanningParameters, bytes_per_cycle: float) -> None:
-        self.schedule, self._parameters, self._rate = schedule, parameters, bytes_per_cycle
+    def __init__(self, schedule: JobSchedule, options: PlannerOptions, bytes_per_cycle: float) -> None:
+        self.schedule, self._rate = schedule, bytes_per_cycle
         accesses = schedule.accesses
-        self.analysis = Residents(schedule, parameters.accounting)
+        self.analysis = Residents(schedule, options.accounting)
         self._rules = Recomputability(accesses.trace)
         count = len(accesses.sizes)
         # Channels only fill up: what was impossible at a peak remains so. Times are those of the last one.
         self._failed, self._stays = np.full((2, count), -1, dtype=np.int64)
         self._may_swap = np.ones(count, dtype=np.bool_)
         lasting = np.array(accesses.trace.lasting, dtype=np.bool_)
-        self._may_stay_away = lasting & parameters.across_iterations
-        self._quota = int(parameters.swap_share * len(accesses.sizes))
-        self.peak = self.analysis.find()
+        self._may_stay_away = lasting & options.across_iterations
+        self._quota = int(options.swap_share * count)
+        self.peak = self.analysis.peak
 
     def candidates(self) -> list[tuple[int, bool, bool]]:
         """Return tensors at the peak, and for each whether it may be away across the border, and within."""
         time = self.peak.time
         found = self.analysis.residents(time)
-        may_fit = (self._failed[found] != time) & (len(self.schedule.swapped) < self._quota)
+        may_fit = (self._failed[found] != time) & (self._quota > 0)
         within = self._may_swap[found] & may_fit
         across = self._may_stay_away[found] & (self._stays[found] != time)
         chosen = within | across
         return list(zip(*(part[chosen].tolist() for part in (found, across, within)), strict=True))
 
-    def try_across(self, tensor: int) -> bool:
-        """Try to keep a persistent tensor away across the border of the iteration."""
-        swaps = swap_across(self.schedule, tensor, self._transfer_cycles(tensor), self._relieves)
-        self._stays[tensor] = self.peak.time
-        self._add(swaps)
-        self._may_stay_away[tensor] &= not swaps
-        return bool(swaps)
-
-    def try_within(self, tensor: int) -> bool:
-        """Try to swap a tensor within the iteration."""
-        length, last = self._transfer_cycles(tensor), self.peak.last_access
-        swaps = swap_within(self.schedule, tensor, last, length, self._relieves)
-        self._failed[tensor] = self.peak.time
-        self._add(swaps)
-        if swaps:
-            self.schedule.swapped.add(tensor)
-            self._may_swap[tensor] = False
+    def try_swap(self, tensor: int, *, across: bool) -> bool:
+        """Try to swap a tensor within the iteration, or a persistent one across its border."""
+        schedule, length = self.schedule, self.schedule.accesses.copy_cycles(tensor, self._rate)
+        if across:
+            tried, may_swap = self._stays, self._may_stay_away
+            swaps = swap_across(schedule, tensor, length, self._relieves)
+        else:
+            tried, may_swap = self._failed, self._may_swap
+            last = self.analysis.last_access(self.peak)
+            swaps = swap_within(schedule, tensor, last, length, self._relieves)
+            self._quota -= bool(swaps)
+        tried[tensor] = self.peak.time
+        may_swap[tensor] &= not swaps
+        schedule.swaps.extend(swaps)
+        for swap in swaps:
+            self.analysis.add(swap)
         return bool(swaps)
 
     def try_recomputation(self) -> bool:
         """Try to drop a tensor at the peak and compute it again, if that lowers the peak."""
-        schedule, before = self.schedule, self.peak
-        residents = self.analysis.residents(before.time)
-        for entry in choose_recomputation(schedule, self._rules, before, residents):
-            self.analysis.add(entry)
-            self.peak = self.analysis.find()
-            if (self.peak.size_bytes, -self.peak.time) < (before.size_bytes, -before.time):
-                schedule.recomputed.append(entry)
+        residents = self.analysis.residents(self.peak.time)
+        for entry in choose_recomputation(self.schedule, self._rules, self.peak, residents):
+            if self.analysis.lowers(self.analysis.spans(entry)):
+                self.analysis.note_absence(entry)
+                self.schedule.recomputed.append(entry)
                 self._may_swap[entry.tensor] = False
                 return True
-            self.analysis.remove(entry)
-        self.peak = before
         return False
-
-    def _add(self, swaps: list[Swap]) -> None:
-        self.schedule.swaps.extend(swaps)
-        for swap in swaps:
-            self.analysis.add(swap)
 
     def _relieves(self, swaps: list[Swap]) -> bool:
         return self.analysis.is_away(swaps, self.peak.time)
-
-    def _transfer_cycles(self, tensor: int) -> int:
-        return self.schedule.accesses.copy_cycles(tensor, self._rate)
 
 
 @dataclass(frozen=True)
@@ -250,32 +228,36 @@ class PlannedJobs:
 
 
 def plan_jobs(
-    jobs: Sequence[AccessSequence], parameters: PlanningParameters, bytes_per_cycle: float, free_bytes: int
+    jobs: Sequence[AccessSequence],
+    options: PlannerOptions,
+    bytes_per_cycle: float,
+    free_bytes: int,
+    target_bytes: int | None = None,
 ) -> PlannedJobs:
     """Plan jobs that share a GPU, whose copies move ``bytes_per_cycle`` each way together.
 
     As the jobs' iterations are not in step, the sum of their peaks counts, and the tensors at any of these
     are candidates, largest first. After every swap the peaks are found again. Only when no swap is possible
     any more, and the sum is at least ``free_bytes``, a tensor is recomputed. Planning ends when neither
-    helps, when the sum is within the memory target, or when after 100 rounds none of the last two lowered it
-    by 0.05%.
+    helps, when the sum is within a target, or when after 100 rounds none of the last two lowered it by 0.05%.
     """
     shared = Channel(), Channel()
-    if parameters.channels == "divided":
-        bytes_per_cycle *= _share_of_link(len(jobs), duplex=parameters.duplex)
+    if options.channels == "divided":
+        bytes_per_cycle *= _share_of_link(len(jobs), duplex=options.duplex)
     planners = []
     for accesses in jobs:
-        channels = shared if parameters.channels == "shared" else (Channel(), Channel())
-        schedule = JobSchedule(accesses, channels[0], channels[1] if parameters.duplex else channels[0])
-        planners.append(_JobPlanner(schedule, parameters, bytes_per_cycle))
-    sums, time = [_sum_of_peaks(planners)], Limit(parameters.planning_limit)
-    while not _is_enough(sums, parameters.target_bytes) and not time.is_over():
-        if not _swap_one(planners) and not (
-            parameters.recomputation and sums[-1] >= free_bytes and _recompute(planners)
-        ):
-            break
+        channels = shared if options.channels == "shared" else (Channel(), Channel())
+        schedule = JobSchedule(accesses, channels[0], channels[1] if options.duplex else channels[0])
+        planners.append(_JobPlanner(schedule, options, bytes_per_cycle))
+    sums, time = [_sum_of_peaks(planners)], Limit(options.planning_limit)
+    while not _is_enough(sums, target_bytes) and not time.is_over():
+        if not _swap_one(planners):
+            recomputes = options.recomputation and sums[-1] >= free_bytes
+            progress = [planner.try_recomputation() for planner in planners if recomputes]
+            if not any(progress):
+                break
         for planner in planners:
-            planner.peak = planner.analysis.find()
+            planner.peak = planner.analysis.peak
         sums.append(_sum_of_peaks(planners))
     schedules = tuple(planner.schedule for planner in planners)
     return PlannedJobs(schedules, sums[0], sums[-1], time)
@@ -313,14 +295,8 @@ def _swap_one(planners: list[_JobPlanner]) -> bool:
     )
     swapped = False
     for _, number, tensor, across, within in candidates:
-        if across and planners[number].try_across(tensor):
+        if across and planners[number].try_swap(tensor, across=True):
             swapped = True
-        elif within and planners[number].try_within(tensor):
+        elif within and planners[number].try_swap(tensor, across=False):
             return True
     return swapped
-
-
-def _recompute(planners: list[_JobPlanner]) -> bool:
-    """Recompute one tensor of each job."""
-    progress = [planner.try_recomputation() for planner in planners]
-    return any(progress)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from g10sim.policies.designs.tensile.planner import PlannedJobs, PlanningParameters, plan_jobs
+from g10sim.policies.designs.tensile.planner import PlannedJobs, PlannerOptions, plan_jobs
 from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule
@@ -64,11 +64,12 @@ class Group:
         traces: Mapping[int, Trace],
         times: Mapping[int, tuple[int, ...]],
         machine: PlannedMachine,
-        parameters: PlanningParameters,
+        options: PlannerOptions,
+        target_bytes: int | None,
         tier: PlannedTier,
         threshold: float | None,
     ) -> None:
-        self._traces, self._machine, self._parameters = traces, machine, parameters
+        self._traces, self._machine, self._options, self._target = traces, machine, options, target_bytes
         self._tier, self._threshold, self._times = tier, threshold, dict(times)
         self._measured: set[int] = set()
         self._active: list[int] = []
@@ -123,9 +124,8 @@ class Group:
         machine, tier = self._machine, self._tier
         active = [(self._traces[job], self._times[job]) for job in self._active]
         accesses = [AccessSequence(trace, times, machine.sizes(trace)) for trace, times in active]
-        free = self._parameters.target_bytes
-        free = machine.gpu_bytes if free is None else min(free, machine.gpu_bytes)
-        self.planned = plan_jobs(accesses, self._parameters, tier.rate, free)
+        free = min(machine.gpu_bytes, machine.gpu_bytes if self._target is None else self._target)
+        self.planned = plan_jobs(accesses, self._options, tier.rate, free, self._target)
         for job, schedule in zip(self._active, self.planned.schedules, strict=True):
             self._plans[job] = to_plan(schedule, tier.name)
         self.times_planned += 1

@@ -11,7 +11,7 @@ from g10sim.config.run import AUTO
 from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
 from g10sim.looks import Look
-from g10sim.policies.designs.tensile.planner import PlannerOptions, PlanningParameters
+from g10sim.policies.designs.tensile.planner import PlannerOptions
 from g10sim.policies.designs.tensile.replanning import DRIFT, Group, predicted, spread
 from g10sim.policies.interface import MigrationPlan, PolicyView, Requirements
 from g10sim.policies.interface.machine import planned_machine
@@ -75,8 +75,6 @@ class Tensile(PlannerOptions, JointPolicy):
     """Make each kernel wait for the copies out that were issued during the one before it."""
 
     def _set_up(self) -> None:
-        target = None if self.memory_target is None else parse_bytes(self.memory_target)
-        self._planning = PlanningParameters(**self.parameters_of(PlannerOptions), target_bytes=target)
         self._groups: dict[int, Group] = {}
         self._shares = False
         self._last: dict[int, tuple[int, int]] = {}
@@ -95,6 +93,7 @@ class Tensile(PlannerOptions, JointPolicy):
         gpus = frozenset(job.gpu for job in workload.jobs)
         self._groups, self._last, self._barriers = {}, {}, {}
         self._shares = workload.sharing.compute != "exclusive"
+        target = None if self.memory_target is None else parse_bytes(self.memory_target)
         for number, job in enumerate(workload.jobs):
             if job.iterations != AUTO:  # jobs without a number have a GPU, and a plan, of their own
                 self._last[number] = job.iterations - 1, len(job.trace.kernels) - 1
@@ -105,7 +104,7 @@ class Tensile(PlannerOptions, JointPolicy):
             times = {number: predicted(cycles, error, seed, number) for number, cycles in own.items()}
             machine = planned_machine(system, behaviour, gpus, workload.jobs[members[0]].gpu)
             tier = machine.tier(self.target)
-            group = Group(traces, times, machine, self._planning, tier, self.replan_threshold)
+            group = Group(traces, times, machine, self, target, tier, self.replan_threshold)
             first = min(workload.jobs[number].arrival_cycles for number in members)
             group.join([number for number in members if workload.jobs[number].arrival_cycles == first])
             self._groups.update(dict.fromkeys(members, group))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Collection, Iterable
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,16 +24,11 @@ when their kernel starts. ``published``: the authors' planner counts both copies
 results when their kernel ends."""
 
 
-@dataclass(frozen=True)
-class Peak:
-    """The most bytes that a job uses, and the first time that it does.
-
-    ``last_access`` is the last start of a kernel with inputs before that time.
-    """
+class Peak(NamedTuple):
+    """The most bytes that a job uses, and the first time that it does."""
 
     size_bytes: int
     time: int
-    last_access: int
 
 
 class PeakAnalysis:
@@ -46,8 +40,10 @@ class PeakAnalysis:
         self._scale, self._later = (2, 1) if accounting == "published" else (1, 0)
         sizes: Integers = np.array(self._accesses.sizes, dtype=np.int64)
         tensors, begins, ends = self._lifetimes()
-        times = np.concatenate([self._scale * begins, self._scale * ends + self._later])
-        self._steps = Steps(times, np.concatenate([sizes[tensors], -sizes[tensors]]))
+        starts = self._accesses.starts  # kernels have steps of their own
+        times = np.concatenate([self._scale * begins, self._scale * ends + self._later, self._scale * starts])
+        self._steps = Steps(times, np.concatenate([sizes[tensors], -sizes[tensors], 0 * starts]))
+        self._peak: Peak | None = None
         self._kernel_levels: Integers | None = None
         planned: list[Swap | Recomputed] = [*schedule.swaps, *schedule.recomputed]
         for entry in planned:
@@ -77,10 +73,6 @@ class PeakAnalysis:
         """Count what is planned."""
         self.count(self.spans(entry))
 
-    def remove(self, entry: Swap | Recomputed) -> None:
-        """Undo ``add``."""
-        self.count(self.spans(entry, -1))
-
     def count(self, spans: Iterable[Span]) -> None:
         """Let bytes come, or go, during spans."""
         changes: dict[int, int] = defaultdict(int)
@@ -88,14 +80,22 @@ class PeakAnalysis:
             changes[start] += size
             changes[end] -= size
         level = before = 0
-        added: list[Span] = []
         for time, change in sorted(changes.items()):
             if change:
                 if level:
                     self._steps.add(before, time, level)
-                    added.append((before, time, level))
+                    self._count_kernels(before, time, level)
                 level, before = level + change, time
-        self._count_kernels(added)
+        self._peak = None
+
+    def lowers(self, spans: Collection[Span]) -> bool:
+        """Count spans if the peak is smaller then, or as large but later; else nothing changes."""
+        before = self.peak
+        self.count(spans)
+        if (self.peak.size_bytes, -self.peak.time) < (before.size_bytes, -before.time):
+            return True
+        self.count((start, end, -size) for start, end, size in spans)
+        return False
 
     def spans(self, entry: Swap | Recomputed, sign: int = 1) -> list[Span]:
         """Return when how many bytes come with what is planned; with sign -1, without it."""
@@ -106,12 +106,13 @@ class PeakAnalysis:
             found.append((scale * use, scale * (use + 1) + later, sign * entry.extra_bytes))
         return found
 
-    def find(self) -> Peak:
-        """Return the peak with what has been planned so far."""
-        size, time = self._steps.peak
-        time //= self._scale
-        physical = self._accounting == "physical"
-        return Peak(size, time, self._accesses.last_input_access(time, including=physical))
+    @property
+    def peak(self) -> Peak:
+        """The peak with what has been planned so far."""
+        if self._peak is None:
+            size, time = self._steps.peak
+            self._peak = Peak(size, time // self._scale)
+        return self._peak
 
     def levels(self) -> tuple[Integers, Integers]:
         """Return times at which memory in use changes, in order, and the bytes in use from then on."""
@@ -123,33 +124,21 @@ class PeakAnalysis:
         return self._steps.most(self._scale * start + self._later, self._scale * end)
 
     def kernel_levels(self) -> Integers:
-        """Return the most bytes in use while each kernel runs; it changes with the plan.
-
-        Where several changes happen at once, only what they come to together counts.
-        """
+        """Return the most bytes in use while each kernel runs, physically."""
         if self._kernel_levels is None:
             times, levels = self.levels()
-            is_last = np.append(times[:-1] != times[1:], True)
-            times, levels = times[is_last], levels[is_last]
-            starts = self._accesses.starts
-            first = times.searchsorted(starts[:-1], side="right") - 1
-            spans = np.stack([first, np.maximum(times.searchsorted(starts[1:]), first + 1)], axis=1)
-            self._kernel_levels = np.maximum.reduceat(np.append(levels, 0), spans.ravel())[::2]
+            first = times.searchsorted(self._accesses.starts[:-1])
+            self._kernel_levels = np.maximum.reduceat(levels, first)
         return self._kernel_levels
 
-    def _count_kernels(self, spans: Sequence[Span]) -> None:
-        """Change the levels of kernels, if they are known, by bytes that have come during spans."""
+    def _count_kernels(self, start: int, end: int, size_bytes: int) -> None:
+        """Change the levels of kernels, if they are known, by bytes that have come from a time to another."""
         times, levels = self._accesses.times, self._kernel_levels
-        if levels is None or self._accounting == "published":
-            self._kernel_levels = None
+        if levels is None:
             return
-        edges = set[int]()
-        for start, end, size in spans:
-            first = bisect_left(times, start)
-            stop = min(bisect_right(times, end) - 1, bisect_left(times, end))
-            levels[first:stop] += size
-            edges |= {first - 1, stop}
-        for kernel in sorted(edges):
+        first, stop = bisect_left(times, start), min(bisect_right(times, end) - 1, bisect_left(times, end))
+        levels[first:stop] += size_bytes
+        for kernel in {first - 1, stop}:
             if 0 <= kernel < len(levels):
                 levels[kernel] = self.most(times[kernel], max(times[kernel + 1], times[kernel] + 1))
 

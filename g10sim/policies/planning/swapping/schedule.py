@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
-import numpy as np
-
-from g10sim.analysis.timeline import Integers
 from g10sim.policies.interface import MigrationPlan, Planned
 from g10sim.policies.interface.moves import Drop, Fetch
 from g10sim.policies.planning.channel import Channel, Interval
@@ -36,11 +33,10 @@ class AccessSequence(Timeline):
             uses[: bisect_left(uses, death)] for uses, death in zip(trace.uses, trace.deaths, strict=True)
         )
 
-    def last_input_access(self, time: int, *, including: bool) -> int:
+    def last_input_access(self, time: int) -> int:
         """Return when the last kernel with inputs starts, before a time or at it; 0 without any."""
-        starts = self._input_starts
-        place = int(starts.searchsorted(time, side="right" if including else "left"))
-        return int(starts[place - 1]) if place else 0
+        place = bisect_right(self._input_starts, time)
+        return self._input_starts[place - 1] if place else 0
 
     def copy_cycles(self, tensor: int, bytes_per_cycle: float) -> int:
         """Return the cycles of one copy: size over bandwidth, without a latency, rounded up."""
@@ -51,8 +47,8 @@ class AccessSequence(Timeline):
         return 1 if tensor in self.trace.frozen else cycles
 
     @cached_property
-    def _input_starts(self) -> Integers:
-        return np.array([self.starts[k.id] for k in self.trace.kernels if k.inputs], dtype=np.int64)
+    def _input_starts(self) -> list[int]:
+        return [self.times[kernel.id] for kernel in self.trace.kernels if kernel.inputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,6 @@ class JobSchedule:
     back: Channel
     swaps: list[Swap] = field(default_factory=list)
     recomputed: list[Recomputed] = field(default_factory=list)
-    swapped: set[int] = field(default_factory=set)
 
     def take(self, tensor: int, window: Interval, length: int, use: int) -> Swap | None:
         """Take the channels for the earliest copy out within a window, and for the latest copy in after it.
