@@ -190,9 +190,13 @@ class Planner:
             copies[:, better], reliefs[better] = on_host[:, is_better], host_reliefs[is_better]
         self._copies[:, numbers] = copies
         costs = np.maximum(copies[1] - copies[0] + copies[3] - copies[2], 1)
-        # Integers of Python, so that what is worth as much has the same quotient.
-        pairs = zip(reliefs.tolist(), costs.tolist(), strict=True)
-        return np.array([relief / cost for relief, cost in pairs], dtype=np.float64)
+        worths: Floats
+        if reliefs.dtype == object:
+            worths = (reliefs / costs).astype(np.float64)
+        else:
+            whole, rest = np.divmod(reliefs, costs)  # so that what is worth as much has the same quotient
+            worths = whole + rest / costs
+        return worths
 
     def offload(self, number: int) -> Offload:
         """Return an absence as it was last worked out."""
