@@ -9,14 +9,14 @@ from typing import ClassVar
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
-from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.moves import Drop, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.moves import MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
-from g10sim.policies.planning.offloading.on_cpu import Offloaded, WeightsBelow, read_only
+from g10sim.policies.planning.offloading.on_cpu import WeightsBelow, offloaded, read_only
 from g10sim.policies.planning.offloading.rewriting import Schedule
 from g10sim.policies.planning.offloading.saved import before_module, module_starts, saved_tensors
 from g10sim.policies.planning.offloading.windows import windows
@@ -107,7 +107,7 @@ class LoHan(WeightsBelow):
     def _schedule(self, trace: Trace) -> Schedule:
         return Schedule(overlap=True, delayed=False, bucket_bytes=1, returns=False)
 
-    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         size, sizes = self._parameter_bytes(trace), machine.sizes(trace)
         on_cpu = used_on_cpu(trace)
         away = frozenset(tensor for tensor in on_cpu if trace.lasting[tensor])
@@ -120,12 +120,15 @@ class LoHan(WeightsBelow):
         back.sort(key=lambda pair: (pair[1].end, pair[1].tensor))
         leaving: list[tuple[int, Move]] = [(one.start - 1, Evict(one.tensor, tier)) for one, tier in swapped]
         leaving += [(one.start - 1, Drop(one.tensor)) for one in dropped]
-        return replace(
-            Offloaded.of(Gradients(trace, 1, self.births, on_cpu), dict.fromkeys(away, "ssd"), stays),
-            note=_note(swapped, dropped),
-            before=grouped((max(at, one.start), Fetch(one.tensor, recalls=True)) for at, one in back),
-            after=grouped(leaving),
+        moves = offloaded(
+            trace,
+            Gradients(trace, 1, self.births, on_cpu),
+            dict.fromkeys(away, "ssd"),
+            stays,
+            before=((max(at, one.start), Fetch(one.tensor, recalls=True)) for at, one in back),
+            after=leaving,
         )
+        return replace(moves, note=_note(swapped, dropped))
 
     def _budget(self, trace: Trace, machine: PlannedMachine, away: frozenset[int]) -> _Budget:
         """Return what may leave in the forward pass, next to gradients and states in host memory."""

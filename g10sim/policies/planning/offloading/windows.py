@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from g10sim.grouping import grouped
 from g10sim.trace.model import Trace
 
 
@@ -74,8 +73,3 @@ def _stays(trace: Trace, weights: Collection[int], reuse: int) -> Iterator[tuple
             last = use
         if uses:
             yield first, tensor, last
-
-
-def by_kernel(stays: Iterable[Window], which: str) -> dict[int, list[int]]:
-    """Return the tensors that are ``fetched`` at each kernel, or whose stay is over with it (``last``)."""
-    return grouped((getattr(window, which), window.tensor) for window in stays)
