@@ -29,11 +29,11 @@ class MovesByKernel(JobPolicy):
     below: Mapping[str, int] = field(default_factory=dict)
     pageable: Collection[int] = ()
 
-    def on_kernel_start(self, view: PolicyView) -> Sequence[Move]:
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Return the moves of a kernel that is about to start."""
         return self.before.get(view.kernel, ())
 
-    def on_kernel_end(self, view: PolicyView) -> Sequence[Move]:
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Return the moves of a kernel that has ended, or was launched."""
         return self.after.get(view.kernel, ())
 

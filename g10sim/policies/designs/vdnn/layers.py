@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -221,22 +221,19 @@ def prefetches(layers: Sequence[Layer], offloading: Collection[int], closing: La
 class Schedule:
     """The moves of one job.
 
-    ``offloads`` maps the first kernel of a layer to it, ``fetches`` the first backward kernel of a layer to
-    the layer whose tensors are prefetched then; ``offload_ends`` and ``fetch_ends`` are the same by the last
-    kernel of the layer that issues them. ``last_forward`` is the last kernel of the forward pass.
+    ``offloads`` are the layers that offload, in order, ``fetches`` pairs of a layer and the one whose tensors
+    are prefetched when its backward pass begins. ``last_forward`` is the last kernel of the forward pass.
     """
 
     layers: tuple[Layer, ...]
-    offloads: Mapping[int, Layer]
-    fetches: Mapping[int, Layer]
-    offload_ends: Mapping[int, Layer]
-    fetch_ends: Mapping[int, Layer]
+    offloads: tuple[Layer, ...]
+    fetches: tuple[tuple[Layer, Layer], ...]
     last_forward: int
 
     @property
     def offloaded(self) -> tuple[int, ...]:
         """Tensors that are offloaded, in order."""
-        return tuple(tensor for layer in self.offloads.values() for tensor in layer.inputs)
+        return tuple(tensor for layer in self.offloads for tensor in layer.inputs)
 
 
 def make_schedule(trace: Trace, offload: Offload, *, fuse_activations: bool) -> Schedule:
@@ -248,18 +245,12 @@ def make_schedule(trace: Trace, offload: Offload, *, fuse_activations: bool) -> 
 
 
 def schedule_of(
-    trace: Trace, layers: tuple[Layer, ...], heavy: LayerKind, chosen: Sequence[Layer]
+    trace: Trace, layers: tuple[Layer, ...], heavy: LayerKind, chosen: tuple[Layer, ...]
 ) -> Schedule:
     """Return the moves when the ``chosen`` of the layers of a trace offload."""
     window = prefetches(layers, [layer.index for layer in chosen], heavy)
-    return Schedule(
-        layers,
-        {layer.kernels[0]: layer for layer in chosen},
-        {layers[at].backward[0]: layers[what] for at, what in window.items()},
-        {layer.kernels[-1]: layer for layer in chosen},
-        {layers[at].backward[-1]: layers[what] for at, what in window.items()},
-        first_backward_kernel(trace) - 1,
-    )
+    fetches = tuple((layers[at], layers[what]) for at, what in window.items())
+    return Schedule(layers, chosen, fetches, first_backward_kernel(trace) - 1)
 
 
 def live_bytes(trace: Trace, schedule: Schedule) -> list[int]:
@@ -270,8 +261,8 @@ def live_bytes(trace: Trace, schedule: Schedule) -> list[int]:
     """
     sizes = [0 if tensor.kind is TensorKind.WORKSPACE else tensor.size_bytes for tensor in trace.tensors]
     live = Occupancy(unmoved_bytes(trace, sizes, counts_late_uses=False))
-    back = {tensor: kernel for kernel, layer in schedule.fetches.items() for tensor in layer.inputs}
-    for layer in schedule.offloads.values():
+    back = {tensor: at.backward[0] for at, layer in schedule.fetches for tensor in layer.inputs}
+    for layer in schedule.offloads:
         for away in layer.absences(trace, sizes):
             live.add(away.start, min(away.end, back.get(away.tensor, away.end)), -away.size_bytes)
     return list(map(int, live.bytes))

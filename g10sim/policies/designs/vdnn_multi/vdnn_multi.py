@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 
 from g10sim.analysis.timeline import kernel_durations
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
+from g10sim.grouping import grouped
 from g10sim.looks import DARK_GREY, Look
-from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, LayerWise
+from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, LayerWise, layer_joins
 from g10sim.policies.designs.vdnn.layers import (
     Schedule,
     heavy_kind,
@@ -54,18 +55,12 @@ _MOST_KERNELS = 10_000
 """Kernels of the longest trace for which anything is tried out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Job(LayerJob):
     """Moves of one job, with planned prefetches and what leaves when a kernel finds no room, if any."""
 
-    joins: bool
     steering: Steering | None
     rescue: Rescue | None
-
-    @cached_property
-    def backward_ends(self) -> frozenset[int]:
-        """The last kernels of layers in the backward pass."""
-        return frozenset(layer.backward[-1] for layer in self.schedule.layers if layer.backward)
 
     def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
         """Plan the prefetches of the iteration."""
@@ -81,20 +76,11 @@ class _Job(LayerJob):
         """Return what has come early."""
         return () if self.steering is None else self.steering.state()
 
-    def prefetches(self, view: PolicyView) -> Iterable[Move]:
-        """Return what is due, or what the window says."""
-        return super().prefetches(view) if self.steering is None else self.steering.prefetches(view)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Let a layer end with the copies that it issued, where layers join."""
-        return super().on_kernel_end(view) if self.joins else ()
-
-    def arrivals(self, view: PolicyView) -> Iterable[Await]:
-        """Yield the wait for what a layer has prefetched, or where that is planned, for all of it."""
-        if self.steering is None:
-            yield from super().arrivals(view)
-        elif view.kernel in self.backward_ends:
-            yield Await(evictions=False, prefetches=True)
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Yield what is known to move, then the planned prefetches that are due."""
+        yield from super().on_kernel_start(view)
+        if self.steering is not None:
+            yield from self.steering.prefetches(view)
 
     def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
         """Offload what is used farthest ahead, from step K3 on."""
@@ -218,7 +204,7 @@ class VdnnMulti(Limited, LayerWise):
     def _offloading(self, obstacle: Trials, plan: Plan) -> tuple[tuple[int, ...], ...]:
         """Return the first kernels of the layers that offload, for each job that is not like another."""
         schedules = self._variant(plan)._alike(obstacle.workload, obstacle.system)
-        return tuple(tuple(schedule.offloads) for schedule in schedules.values())
+        return tuple(tuple(one.kernels[0] for one in found.offloads) for found in schedules.values())
 
     def _variant(self, plan: Plan) -> VdnnMulti:
         return type(self)(**{**self.parameters(), **vars(plan)})
@@ -241,25 +227,29 @@ class VdnnMulti(Limited, LayerWise):
         return {key: self._schedule_for(job, system, key[1]) for key, job in distinct.items()}
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
-        """Decide what a job offloads, as those like it."""
-        rate = self._rates[job.gpu]
-        schedule = self._schedules[id(job.trace), rate]
-        steering = Steering(
-            job.trace,
-            schedule.layers,
-            list(schedule.offloads.values()),
-            system.gpu.page_size,
-            self._budget(system),
-            partial(_copy_cycles, system.gpu.clock, rate),
-            feedback=self.feedback,
-        )
+        """Decide what a job offloads, as those like it; a layer waits for all that is planned to come."""
+        trace, rate, steering = job.trace, self._rates[job.gpu], None
+        schedule = self._schedules[id(trace), rate]
+        joins = list[tuple[int, Move]]()
+        if self.plans_prefetches:
+            schedule = replace(schedule, fetches=())
+            steering = Steering(
+                trace,
+                schedule.layers,
+                schedule.offloads,
+                system.gpu.page_size,
+                self._budget(system),
+                partial(_copy_cycles, system.gpu.clock, rate),
+                feedback=self.feedback,
+            )
+            arrived = Await(evictions=False, prefetches=True)
+            joins += [(layer.backward[-1], arrived) for layer in schedule.layers if layer.backward]
         return _Job(
-            job,
-            schedule,
-            self.order == "gradient_first",
-            joins=self._joins,
-            steering=steering if self.plans_prefetches else None,
-            rescue=Rescue(job.trace) if self.ladder in CHOSEN_BY_TRIAL else None,
+            grouped(self._copies(trace, schedule)),
+            grouped([*layer_joins(schedule), *joins]) if self._joins else {},
+            schedule=schedule,
+            steering=steering,
+            rescue=Rescue(trace) if self.ladder in CHOSEN_BY_TRIAL else None,
         )
 
     def _budget(self, system: SystemSpec) -> int:
