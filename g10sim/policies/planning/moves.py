@@ -13,7 +13,7 @@ KernelMoves = Iterable[tuple[int, Move]]
 """Moves, each with its kernel, in order."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class MovesByKernel(JobPolicy):
     """Moves of one job ``before`` kernels start and ``after`` they end, or were launched.
 

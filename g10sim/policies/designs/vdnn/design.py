@@ -43,7 +43,7 @@ OFFLOADING = Effect(
 """Effect of parameters that say how to offload."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class LayerJob(MovesByKernel):
     """Moves of one job, as its ``schedule`` says."""
 

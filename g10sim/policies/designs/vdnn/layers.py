@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -198,25 +198,6 @@ def offloading_layers(managed: Sequence[Layer], heavy: LayerKind, offload: Offlo
     return tuple(layer for layer in chosen if layer.inputs)
 
 
-def prefetches(layers: Sequence[Layer], offloading: Collection[int], closing: LayerKind) -> dict[int, int]:
-    """Return, for each layer whose backward pass prefetches, the layer that it prefetches X of.
-
-    This is the search window of vDNN (Rhu et al., MICRO 2016, figure 10). The layers before the current one
-    are looked at in turn, down to the first: the first that was offloaded and not yet prefetched is it; a
-    layer of the ``closing`` kind (vDNN: convolution) ends the search. Each layer of the backward pass
-    searches once, when its backward kernels start.
-    """
-    waiting = sorted(set(offloading))
-    closed = [layer.index for layer in layers if layer.kind is closing]
-    found: dict[int, int] = {}
-    order = sorted((layer for layer in layers if layer.backward), key=lambda layer: layer.backward[0])
-    for current in order:
-        place, closing_ones = bisect_left(waiting, current.index), bisect_left(closed, current.index)
-        if place and (not closing_ones or waiting[place - 1] >= closed[closing_ones - 1]):
-            found[current.index] = waiting.pop(place - 1)
-    return found
-
-
 @dataclass(frozen=True)
 class Schedule:
     """The moves of one job.
@@ -245,12 +226,23 @@ def make_schedule(trace: Trace, offload: Offload, *, fuse_activations: bool) -> 
 
 
 def schedule_of(
-    trace: Trace, layers: tuple[Layer, ...], heavy: LayerKind, chosen: tuple[Layer, ...]
+    trace: Trace, layers: tuple[Layer, ...], closing: LayerKind, chosen: tuple[Layer, ...]
 ) -> Schedule:
-    """Return the moves when the ``chosen`` of the layers of a trace offload."""
-    window = prefetches(layers, [layer.index for layer in chosen], heavy)
-    fetches = tuple((layers[at], layers[what]) for at, what in window.items())
-    return Schedule(layers, chosen, fetches, first_backward_kernel(trace) - 1)
+    """Return the moves when the ``chosen`` of the layers of a trace offload.
+
+    They are prefetched by the search window of vDNN (Rhu et al., MICRO 2016, figure 10): each layer of the
+    backward pass searches once, when its backward kernels start. The layers before it are looked at in turn,
+    down to the first: the first that was offloaded and not yet prefetched is prefetched; a layer of the
+    ``closing`` kind (vDNN: convolution) ends the search.
+    """
+    waiting = [layer.index for layer in chosen]
+    closed = [layer.index for layer in layers if layer.kind is closing]
+    fetches = list[tuple[Layer, Layer]]()
+    for current in sorted((layer for layer in layers if layer.backward), key=lambda layer: layer.backward[0]):
+        place, closing_ones = bisect_left(waiting, current.index), bisect_left(closed, current.index)
+        if place and (not closing_ones or waiting[place - 1] >= closed[closing_ones - 1]):
+            fetches.append((current, layers[waiting.pop(place - 1)]))
+    return Schedule(layers, chosen, tuple(fetches), first_backward_kernel(trace) - 1)
 
 
 def live_bytes(trace: Trace, schedule: Schedule) -> list[int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 
 from g10sim.analysis.timeline import kernel_durations
@@ -12,7 +12,7 @@ from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
 from g10sim.looks import DARK_GREY, Look
-from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, LayerWise, layer_joins
+from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerWise, layer_joins
 from g10sim.policies.designs.vdnn.layers import (
     Schedule,
     heavy_kind,
@@ -37,10 +37,10 @@ from g10sim.policies.designs.vdnn_multi.search import (
     Search,
     Step,
 )
-from g10sim.policies.designs.vdnn_multi.steering import Rescue, Steering
-from g10sim.policies.interface import MigrationPlan, PlannedMachine, Policy, PolicyView, Requirements, Trials
+from g10sim.policies.designs.vdnn_multi.steering import Rescue, SteeredJob
+from g10sim.policies.interface import MigrationPlan, PlannedMachine, Policy, Requirements, Trials
 from g10sim.policies.interface.machine import link_bandwidth
-from g10sim.policies.interface.moves import Await, Evict, Move
+from g10sim.policies.interface.moves import Await, Move
 from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
@@ -53,40 +53,6 @@ _TRIED_KERNELS = 60_000
 """Kernels of a trace times trials: those of long traces take seconds each, so that there are few."""
 _MOST_KERNELS = 10_000
 """Kernels of the longest trace for which anything is tried out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Job(LayerJob):
-    """Moves of one job, with planned prefetches and what leaves when a kernel finds no room, if any."""
-
-    steering: Steering | None
-    rescue: Rescue | None
-
-    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
-        """Plan the prefetches of the iteration."""
-        if self.steering is not None:
-            self.steering.start_iteration(view)
-        return None
-
-    def is_steady(self, view: PolicyView) -> bool:
-        """Return True if the next iteration prefetches as the last one did."""
-        return self.steering is None or self.steering.is_settled(view)
-
-    def state(self, view: PolicyView) -> Hashable:
-        """Return what has come early."""
-        return () if self.steering is None else self.steering.state()
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Yield what is known to move, then the planned prefetches that are due."""
-        yield from super().on_kernel_start(view)
-        if self.steering is not None:
-            yield from self.steering.prefetches(view)
-
-    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
-        """Offload what is used farthest ahead, from step K3 on."""
-        victim = None if self.rescue is None else self.rescue.victim(view)
-        if victim is not None:
-            yield Evict(victim)
 
 
 @register_policy
@@ -146,7 +112,7 @@ class VdnnMulti(Limited, LayerWise):
     """Share of GPU memory that the offload set leaves free for fragmentation; without it trial iterations
     decide on that, and on K3 and K4 on all parameters above that are not given."""
 
-    job_class = _Job
+    job_class = SteeredJob
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -226,29 +192,24 @@ class VdnnMulti(Limited, LayerWise):
         distinct = {(id(job.trace), self._rates[job.gpu]): job for job in workload.jobs}
         return {key: self._schedule_for(job, system, key[1]) for key, job in distinct.items()}
 
-    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> SteeredJob:
         """Decide what a job offloads, as those like it; a layer waits for all that is planned to come."""
-        trace, rate, steering = job.trace, self._rates[job.gpu], None
+        trace, rate = job.trace, self._rates[job.gpu]
         schedule = self._schedules[id(trace), rate]
-        joins = list[tuple[int, Move]]()
+        arrivals = list[tuple[int, Move]]()
         if self.plans_prefetches:
-            schedule = replace(schedule, fetches=())
-            steering = Steering(
-                trace,
-                schedule.layers,
-                schedule.offloads,
-                system.gpu.page_size,
-                self._budget(system),
-                partial(_copy_cycles, system.gpu.clock, rate),
-                feedback=self.feedback,
-            )
-            arrived = Await(evictions=False, prefetches=True)
-            joins += [(layer.backward[-1], arrived) for layer in schedule.layers if layer.backward]
-        return _Job(
+            schedule, arrived = replace(schedule, fetches=()), Await(evictions=False, prefetches=True)
+            arrivals = [(layer.backward[-1], arrived) for layer in schedule.layers if layer.backward]
+        return SteeredJob(
             grouped(self._copies(trace, schedule)),
-            grouped([*layer_joins(schedule), *joins]) if self._joins else {},
+            grouped([*layer_joins(schedule), *arrivals]) if self._joins else {},
             schedule=schedule,
-            steering=steering,
+            trace=trace,
+            planned=schedule.offloads if self.plans_prefetches else (),
+            feedback=self.plans_prefetches and self.feedback,
+            page_bytes=system.gpu.page_size,
+            budget_bytes=self._budget(system),
+            copy_cycles=partial(_copy_cycles, system.gpu.clock, rate),
             rescue=Rescue(trace) if self.ladder in CHOSEN_BY_TRIAL else None,
         )
 
