@@ -117,8 +117,8 @@ class LayerWise(Declared, PolicyPerJob):
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Place blocks as the allocator says."""
         tensors = job.trace.tensors
-        if isinstance(self.allocator, dict) or self.allocator in _ONE_RULE:
-            rule = _ONE_RULE["caching" if isinstance(self.allocator, dict) else self.allocator]
+        rule = _ONE_RULE.get("caching" if isinstance(self.allocator, dict) else self.allocator)
+        if rule is not None:
             return (rule,) * len(tensors)
         alike = (one.trace is job.trace and one.gpu == job.gpu for one in self.workload.jobs)
         schedule: Schedule = next(compress(self.jobs, alike)).schedule

@@ -61,7 +61,7 @@ class _Rewriting:
         self._copies = {tensor: self._added(tensor, "host copy") for tensor in weights if tensor in read}
         self._next = {t: self._added(t, "next") for t in weights} if schedule.delayed else {}
         self._signal = [] if schedule.returns or schedule.delayed else [len(self._tensors)]
-        """What the last step writes for the end of the iteration to wait for."""
+        """A tensor that the last step writes, if the end of the iteration waits for it."""
         signals = (Tensor(one, "signal", 1, TensorKind.OTHER, persistent=False) for one in self._signal)
         self._tensors.extend(signals)
 
