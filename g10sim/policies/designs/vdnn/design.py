@@ -82,7 +82,13 @@ class LayerWise(Declared, PolicyPerJob):
         return True
 
     def _set_up(self) -> None:
-        self._caching_pool = _caching_pool(self.allocator)
+        self._caching_pool = CachingPoolSpec() if self.allocator == "caching" else None
+        if isinstance(self.allocator, dict):
+            try:
+                self._caching_pool = CachingPoolSpec.model_validate(self.allocator)
+            except ValidationError as error:
+                path, message = describe(error, CachingPoolSpec)
+                raise ConfigError(f"{'.'.join(map(str, ('allocator', *path)))}: {message}") from None
 
     @property
     def requirements(self) -> Requirements:
@@ -115,24 +121,19 @@ class LayerWise(Declared, PolicyPerJob):
             )
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
-        """Place blocks as the allocator says."""
-        tensors = job.trace.tensors
+        """Place blocks as the allocator says; what waits for the backward pass on the GPU may lie apart."""
+        trace, tensors = job.trace, job.trace.tensors
         rule = _ONE_RULE.get("caching" if isinstance(self.allocator, dict) else self.allocator)
         if rule is not None:
             return (rule,) * len(tensors)
-        alike = (one.trace is job.trace and one.gpu == job.gpu for one in self.workload.jobs)
+        alike = (one.trace is trace and one.gpu == job.gpu for one in self.workload.jobs)
         schedule: Schedule = next(compress(self.jobs, alike)).schedule
-        offloaded = set(schedule.offloaded)
-        kept = {one.id for one in tensors if self._is_kept(job.trace, schedule, one.id, offloaded)}
+        border = schedule.last_forward
+        made = {t for t, lasts in enumerate(trace.lasting) if trace.births[t] <= border and not lasts}
+        kept = {t for t in made if trace.deaths[t] > border + 1}.difference(schedule.offloaded)
         if self.allocator == "both_ends":
             return [Place.RIGHT if one.persistent or one.id in kept else Place.LEFT for one in tensors]
         return [Place.LAST if one.id in kept else Place.BEST for one in tensors]
-
-    @staticmethod
-    def _is_kept(trace: Trace, schedule: Schedule, tensor: int, offloaded: set[int]) -> bool:
-        """Return True if a tensor is made in the forward pass and stays for the backward pass."""
-        made = trace.births[tensor] <= schedule.last_forward and not trace.lasting[tensor]
-        return made and trace.deaths[tensor] > schedule.last_forward + 1 and tensor not in offloaded
 
 
 class SelectiveOffloading(LayerWise):
@@ -187,16 +188,11 @@ class SelectiveOffloading(LayerWise):
             raise UnsupportedError(f"{reason}; all layers offload already, with {choice}")
         order: list[tuple[Mode, Algorithms]] = [("none", "performance"), ("conv", "performance")]
         order += [("all", "performance"), ("conv", "greedy"), ("all", "greedy")] if has_table else []
-        for mode, algorithms in order:
-            variant = self.variant(mode, algorithms)
-            if obstacle(variant) is None:
-                return variant._with_note(f"dyn chose {mode}, {algorithms}")
-        return smallest._with_note(f"dyn chose {smallest.mode}, {smallest.algorithms}")
-
-    def _with_note(self, chosen: str) -> SelectiveOffloading:
-        greedy = "; no algorithms_file: greedy choice of algorithms not tried"
-        self.note = chosen + ("" if self.algorithms_file is not None else greedy)
-        return self
+        variants = (self.variant(mode, algorithms) for mode, algorithms in order)
+        chosen = next((variant for variant in variants if obstacle(variant) is None), smallest)
+        untried = "" if has_table else "; no algorithms_file: greedy choice of algorithms not tried"
+        chosen.note = f"dyn chose {chosen.mode}, {chosen.algorithms}{untried}"
+        return chosen
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Use the chosen algorithms. Raises ConfigError for a table that does not match the trace."""
@@ -220,14 +216,3 @@ class SelectiveOffloading(LayerWise):
         if self.mode == "dyn":
             raise UnsupportedError(f"policy '{self.name}': mode dyn has not chosen a configuration")
         return make_schedule(trace, self.mode, fuse_activations=self.fuse_activations)
-
-
-def _caching_pool(allocator: str | dict[str, object]) -> CachingPoolSpec | None:
-    """Return the caching pool that an allocator names or describes. Raises ConfigError."""
-    if not isinstance(allocator, dict):
-        return CachingPoolSpec() if allocator == "caching" else None
-    try:
-        return CachingPoolSpec.model_validate(allocator)
-    except ValidationError as error:
-        path, message = describe(error, CachingPoolSpec)
-        raise ConfigError(f"{'.'.join(map(str, ('allocator', *path)))}: {message}") from None
