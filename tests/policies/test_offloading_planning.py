@@ -10,7 +10,7 @@ from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.room import require_tier
 from g10sim.policies.planning.offloading.takeover import Launches, Takeover
-from g10sim.policies.planning.offloading.windows import by_kernel, windows
+from g10sim.policies.planning.offloading.windows import windows
 from g10sim.trace.model import Device, Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 
@@ -48,12 +48,6 @@ def test_weights_come_ahead_of_their_uses_as_far_as_bytes_allow(limits, stays):
     """
     found = windows(weights_in_turn(), range(4), *limits)
     assert [(one.tensor, one.fetched, one.first, one.last) for one in found] == stays
-
-
-def test_stays_are_listed_by_the_kernel_that_they_begin_or_end_with():
-    found = windows(weights_in_turn(), range(4), 60, 50, 50)
-    assert by_kernel(found, "fetched") == {0: [0, 1], 1: [2], 2: [0], 3: [3], 5: [1]}
-    assert by_kernel(found, "last") == {0: [0], 1: [1], 2: [2], 3: [0], 4: [3], 5: [1]}
 
 
 def step_of_training(*moved_bytes):

@@ -10,7 +10,6 @@ from g10sim.errors import PolicyError, UnsupportedError
 from g10sim.policies.designs.tencache import TenCache, cached
 from g10sim.policies.designs.zero_infinity import ZeroInfinity
 from g10sim.policies.interface.policy import Requirements
-from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.sim.engine import run
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
@@ -174,7 +173,7 @@ class Shared(Nowhere):
         return trace
 
     def _plan_job(self, trace, machine, system):
-        return self.job_class(Gradients(trace, 1, 0), {}, {}, {}, frozenset())
+        return self.job_class({}, {})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
-from g10sim.policies.designs.vdnn.layers import LayerKind, layers_of
+from g10sim.policies.designs.vdnn.layers import LayerKind, layers_of, schedule_of
 from g10sim.policies.designs.vdnn_multi.offload_set import (
     Offloaded,
     OffloadTimeline,
@@ -28,7 +28,7 @@ from g10sim.policies.designs.vdnn_multi.offload_set import (
     layers_to_offload,
     pruned,
 )
-from g10sim.policies.designs.vdnn_multi.steering import Rescue, Steering, plan_prefetches
+from g10sim.policies.designs.vdnn_multi.steering import Rescue, SteeredJob, plan_prefetches
 from g10sim.policies.designs.vdnn_multi.vdnn_multi import VdnnMulti, fair_share
 from g10sim.policies.interface.moves import Await, Evict
 from g10sim.policies.interface.registry import create
@@ -388,18 +388,27 @@ class Kernels:
         return next(use for use in (*uses, uses[0] + kernels) if use > self.kernel) - self.kernel
 
 
+def steered(trace, copy_cycles):
+    """Return a job whose first layer is prefetched as planned."""
+    layers = layers_of(trace, fuse_activations=True)
+    return SteeredJob(
+        {}, {}, schedule=schedule_of(trace, layers, LayerKind.CONVOLUTION, layers[:1]), trace=trace,
+        planned=layers[:1], feedback=True, page_bytes=512, budget_bytes=10**12, copy_cycles=copy_cycles,
+    )  # fmt: skip
+
+
 def test_a_prefetch_that_was_late_is_issued_a_boundary_earlier_in_the_next_iteration():
     trace = pair()
     layers = layers_of(trace, fuse_activations=True)
     (x1,) = layers[0].inputs
     view = Kernels(trace)
-    steering = Steering(trace, layers, layers[:1], 512, 10**12, lambda size: size, feedback=True)
+    steering = steered(trace, lambda size: size)
     issued = []
     for view.iteration in (0, 1):
-        steering.start_iteration(view)
+        steering.on_iteration_start(view)
         for view.kernel in range(len(trace.kernels)):
-            issued += [view.kernel for fetch in steering.prefetches(view) if fetch.tensor == x1]
-        assert steering.is_settled(view) == (view.iteration == 1)
+            issued += [view.kernel for fetch in steering.on_kernel_start(view) if fetch.tensor == x1]
+        assert steering.is_steady(view) == (view.iteration == 1)
         view.whole = {x1}  # from then on every prefetch is in time
     # Kernels 5 and 6 start at 22 ms, kernel 4 at 21 ms; kernel 7 needs x1 at 32 ms, which takes 2 ms.
     assert issued == [6, 4]
@@ -415,16 +424,16 @@ def test_what_came_more_than_a_layer_early_comes_later_if_its_memory_was_wanted(
     (x1,) = layers[0].inputs
     assert [layer.backward for layer in layers] == [(11,), (10,), (9,), (8,), (6, 7)]
     view = Kernels(trace)
-    steering = Steering(trace, layers, layers[:1], 512, 10**12, lambda size: 3_500_000, feedback=True)
+    steering = steered(trace, lambda size: 3_500_000)
     found = []
     for view.iteration in (0, 1, 2):
-        steering.start_iteration(view)
+        steering.on_iteration_start(view)
         for view.kernel in range(len(trace.kernels)):
             is_there = view.kernel >= (10 if view.iteration else arrives)
             view.whole, is_full = {x1} if is_there else set(), (view.iteration, view.kernel) == (0, wanted)
             view.free_bytes = 0 if is_full else 10**12
-            found += [view.kernel for _ in steering.prefetches(view)]
-        assert steering.is_settled(view) == (view.iteration > 0 or issued == 6)
+            found += [view.kernel for _ in steering.on_kernel_start(view)]
+        assert steering.is_steady(view) == (view.iteration > 0 or issued == 6)
     # Kernels take a millisecond, 7 none; kernel 11 needs x1 at 9 ms, 3.5 ms after 5.5 ms.
     assert found == [6, issued, issued]
 

@@ -9,95 +9,18 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.grouping import grouped
 from g10sim.looks import Look
-from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyView
+from g10sim.policies.interface import PlannedMachine
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move, Store
 from g10sim.policies.interface.parameters import Count, Declared, Percentages, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.blocks.attention import with_attention_on_cpu
 from g10sim.policies.planning.blocks.homes import GPU, PLACES, Shares, homes_of, most_bytes
-from g10sim.policies.planning.blocks.parts import Kind, kinds_of, parts_of
+from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, parts_of
 from g10sim.policies.planning.blocks.visits import Overlap, Visit, visits_of, windows_of
-from g10sim.policies.planning.offloading.births import Births
+from g10sim.policies.planning.moves import MovesByKernel, births
 from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_gpu
-from g10sim.trace.model import Device, Trace
+from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
-
-
-class _Job(JobPolicy):
-    """The zig-zag schedule of one job, whose tensors have ``homes``.
-
-    When a part begins, what comes meanwhile is asked for; before the next one, it is there, and what left
-    after the part before is away. Where nothing overlaps, a part waits for its own data, and what leaves
-    after it is away before the next one. ``peak`` is what the GPU holds at most, and
-    when; ``below`` are its bytes in the tiers. The published program
-    does not pin keys and values there: they are ``pageable``.
-    """
-
-    def __init__(
-        self,
-        trace: Trace,
-        sizes: Sequence[int],
-        shares: Shares,
-        overlap: Overlap,
-        births: int,
-    ) -> None:
-        parts = parts_of(trace)
-        homes, kinds = homes_of(trace, parts, shares), kinds_of(trace, parts)
-        visits = visits_of(trace, parts, homes, overlap)
-        away = [tensor for tensor, home in homes.items() if home != GPU]
-        stays = windows_of(trace, parts, visits, leave_later=overlap != "none")
-        self.peak = gpu_peak(trace, sizes, {}, births, stays, away)
-        below = {tier: [tensor for tensor in away if homes[tensor] == tier] for tier in PLACES[1:]}
-        self.below = {tier: most_bytes(trace, sizes, tensors) for tier, tensors in below.items()}
-        self.pageable = frozenset(tensor for tensor in away if kinds[tensor] is Kind.CACHE)
-        self._trace, self._homes, self._births = trace, homes, Births(trace, births)
-        self._starts = {part.first: number for number, part in enumerate(parts)}
-        self._ends = {part.last: number for number, part in enumerate(parts)}
-        loaded = [one for one in visits if one.loaded is not None]
-        self._now = grouped((one.loaded, one.tensor) for one in loaded if one.loaded == one.first)
-        self._loads = grouped((one.loaded, one.tensor) for one in loaded if one.loaded != one.first)
-        self._leaves = grouped((one.last, one) for one in visits if one.leaves)
-        self._overlaps = overlap != "none"
-
-    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
-        """Load what the next layer and the next batch need."""
-        part = self._starts.get(view.kernel)
-        if part is not None:
-            if now := self._now.get(part):
-                yield from map(Fetch, now)
-                yield Await(frozenset(now), evictions=False, prefetches=True)
-            yield from map(Fetch, self._loads.get(part, ()))
-        yield from self._births.before(view.kernel)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
-        """Wait for what was loaded, and send away what is not needed soon."""
-        kernel = self._trace.kernels[view.kernel]
-        if kernel.device is Device.CPU and kernel.outputs:
-            yield from self._after_attention(kernel.touched, kernel.outputs)
-        part = self._ends.get(view.kernel)
-        if part is None:
-            return
-        if self._overlaps:
-            left = self._leaves.get((part - 1) % len(self._ends), ())
-            yield from self._synchronize(left, self._loads.get(part, ()))
-        for visit in self._leaves.get(part, ()):
-            yield Evict(visit.tensor, self._homes[visit.tensor], is_clean=visit.is_clean)
-        if not self._overlaps:
-            yield from self._synchronize(self._leaves.get(part, ()))
-
-    def _synchronize(self, left: Sequence[Visit], loaded: Sequence[int] = ()) -> Iterator[Move]:
-        waits = frozenset([*(visit.tensor for visit in left), *loaded])
-        if waits:
-            yield Await(waits, evictions=True, prefetches=True)
-
-    def _after_attention(self, touched: Sequence[int], outputs: Sequence[int]) -> Iterator[Move]:
-        """Bring what the CPU makes for the GPU; what lies on the SSD leaves host memory again."""
-        for tensor in touched:
-            home = self._homes.get(tensor)
-            if home == "ssd":
-                yield Store(tensor, "ssd", is_clean=tensor not in self._trace.rewritten)
-            elif home is None and tensor in outputs and self._trace.uses[tensor]:
-                yield Fetch(tensor)
 
 
 @register_policy
@@ -131,7 +54,7 @@ class FlexGen(Declared, FixedPlaces):
     births: Count = parameter(default=4)
     """Kernels ahead of which new tensors are mapped."""
 
-    job_class = _Job
+    job_class = MovesByKernel
     _kept: ClassVar[Mapping[str, str]] = dict.fromkeys(PLACES[1:], "its shares")
 
     def _set_up(self) -> None:
@@ -160,11 +83,70 @@ class FlexGen(Declared, FixedPlaces):
 
     def pageable(self, job: int) -> Collection[int]:
         """Return the keys and values below the GPU, which the published program does not pin."""
-        started: _Job = self.jobs[job]
+        started: MovesByKernel = self.jobs[job]
         return started.pageable
 
-    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
-        """Give all tensors their homes; the moves follow from that. Raises UnsupportedError."""
-        started = _Job(job.trace, machine.sizes(job.trace), self._shares, self.overlap, self.births)
-        require_gpu(self.name, system, started.peak, "its shares, and what comes to a layer,")
-        return started
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
+        """Give all tensors their homes; the moves follow from that. Raises UnsupportedError.
+
+        The published program does not pin keys and values below the GPU.
+        """
+        trace, sizes = job.trace, machine.sizes(job.trace)
+        parts = parts_of(trace)
+        homes, kinds = homes_of(trace, parts, self._shares), kinds_of(trace, parts)
+        visits = visits_of(trace, parts, homes, self.overlap)
+        away = [tensor for tensor, home in homes.items() if home != GPU]
+        stays = windows_of(trace, parts, visits, leave_later=self.overlap != "none")
+        peak = gpu_peak(trace, sizes, {}, self.births, stays, away)
+        require_gpu(self.name, system, peak, "its shares, and what comes to a layer,")
+        below = {tier: [tensor for tensor in away if homes[tensor] == tier] for tier in PLACES[1:]}
+        leaving = _departures(parts, homes, visits, overlaps=self.overlap != "none")
+        return MovesByKernel(
+            grouped([*_arrivals(parts, visits), *births(trace, self.births)]),
+            grouped([*_after_attention(trace, homes), *leaving]),
+            below={tier: most_bytes(trace, sizes, tensors) for tier, tensors in below.items()},
+            pageable=frozenset(tensor for tensor in away if kinds[tensor] is Kind.CACHE),
+        )
+
+
+def _arrivals(parts: Sequence[Part], visits: Sequence[Visit]) -> Iterator[tuple[int, Move]]:
+    """Ask for what comes when a part begins; a part waits for what it needs itself."""
+    for number, loaded in grouped((visit.loaded, visit) for visit in visits).items():
+        if number is not None:
+            kernel, now = parts[number].first, [one.tensor for one in loaded if one.first == number]
+            yield from ((kernel, Fetch(tensor)) for tensor in now)
+            if now:
+                yield kernel, Await(frozenset(now), evictions=False, prefetches=True)
+            yield from ((kernel, Fetch(one.tensor)) for one in loaded if one.first != number)
+
+
+def _departures(
+    parts: Sequence[Part], homes: Mapping[int, str], visits: Sequence[Visit], *, overlaps: bool
+) -> Iterator[tuple[int, Move]]:
+    """Send away what leaves after a part, which ends when what was asked for is there.
+
+    Before the next part ends, it is away; where nothing ``overlaps``, before that part begins.
+    """
+    coming = grouped((one.loaded, one.tensor) for one in visits if one.loaded != one.first)
+    leaving = grouped((one.last, one) for one in visits if one.leaves)
+    for number, part in enumerate(parts):
+        moves: list[Move] = [
+            Evict(one.tensor, homes[one.tensor], is_clean=one.is_clean) for one in leaving.get(number, ())
+        ]
+        left = leaving.get((number - 1) % len(parts) if overlaps else number, ())
+        waits = {*(one.tensor for one in left), *(coming.get(number, ()) if overlaps else ())}
+        if waits:
+            wait = Await(frozenset(waits), evictions=True, prefetches=True)
+            moves = [wait, *moves] if overlaps else [*moves, wait]
+        yield from ((part.last, move) for move in moves)
+
+
+def _after_attention(trace: Trace, homes: Mapping[int, str]) -> Iterator[tuple[int, Move]]:
+    """Bring what the CPU makes for the GPU; what lies on the SSD leaves host memory again."""
+    for kernel in trace.cpu_kernels:
+        for tensor in kernel.touched if kernel.outputs else ():
+            home = homes.get(tensor)
+            if home == "ssd":
+                yield kernel.id, Store(tensor, "ssd", is_clean=tensor not in trace.rewritten)
+            elif home is None and tensor in kernel.outputs and trace.uses[tensor]:
+                yield kernel.id, Fetch(tensor)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.config.host import KernelAccessSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
@@ -90,11 +92,10 @@ class InPlace(PolicyPerJob):
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
         """Choose what is kept and what stays away; the rest is decided kernel by kernel."""
-        accesses = ((tier.name, tier.kernel_access) for tier in system.all_tiers)
         rates = {
-            name: _rates(machine.tier(name), access.read, access.write, machine.clock_hz)
-            for name, access in accesses
-            if access is not None
+            tier.name: _rates(machine.tier(tier.name), tier.kernel_access, machine.clock_hz)
+            for tier in system.all_tiers
+            if tier.kernel_access is not None
         }
         if not rates:
             raise UnsupportedError(
@@ -113,15 +114,10 @@ class InPlace(PolicyPerJob):
         return _Job(rates, {tensor for tensor in left if first.prefers_access(*touches[tensor])})
 
 
-def _rates(tier: PlannedTier, read: int | None, write: int | None, clock_hz: int) -> _Rates:
-    """Return the rates of a tier; ``read`` and ``write`` (bytes/second) are those of kernels, if lower."""
-    reading, writing = tier.read_rate, tier.write_rate
-    return _Rates(
-        reading,
-        writing,
-        reading if read is None else min(reading, read / clock_hz),
-        writing if write is None else min(writing, write / clock_hz),
-    )
+def _rates(tier: PlannedTier, access: KernelAccessSpec, clock_hz: int) -> _Rates:
+    """Return the rates of a tier; kernels use it as fast as copies do, unless ``access`` says less."""
+    read, written = (inf if rate is None else rate / clock_hz for rate in (access.read, access.write))
+    return _Rates(tier.read_rate, tier.write_rate, min(tier.read_rate, read), min(tier.write_rate, written))
 
 
 def _touches(trace: Trace, tensor: int, since: int = 0) -> tuple[int, int]:

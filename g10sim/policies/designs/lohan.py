@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from math import inf
 from typing import ClassVar
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
-from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.moves import Drop, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.moves import MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
-from g10sim.policies.planning.offloading.on_cpu import Offloaded, WeightsBelow, read_only
+from g10sim.policies.planning.offloading.on_cpu import WeightsBelow, offloaded, read_only
 from g10sim.policies.planning.offloading.rewriting import Schedule
 from g10sim.policies.planning.offloading.saved import before_module, module_starts, saved_tensors
 from g10sim.policies.planning.offloading.windows import windows
@@ -28,27 +29,6 @@ _PIPELINED = Effect(
     "with pipeline true",
     "one step at a time has its states in host memory",
 )
-
-
-@dataclass
-class _Budget:
-    """Bytes that may still leave: over the link, into host memory, and to the SSD."""
-
-    link: float
-    host: float
-    ssd: float
-
-    def take(self, size: int, *, must: bool) -> str:
-        """Return the tier that takes in some bytes, host memory first; none does that ``must`` not."""
-        tier = "host" if size <= self.host else "ssd"
-        if not must and (size > self.link or (tier == "ssd" and size > self.ssd)):
-            return ""
-        self.link -= size
-        if tier == "host":
-            self.host -= size
-        else:
-            self.ssd -= size
-        return tier
 
 
 _Swapped = Sequence[tuple[Absence, str]]
@@ -107,52 +87,65 @@ class LoHan(WeightsBelow):
     def _schedule(self, trace: Trace) -> Schedule:
         return Schedule(overlap=True, delayed=False, bucket_bytes=1, returns=False)
 
-    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         size, sizes = self._parameter_bytes(trace), machine.sizes(trace)
         on_cpu = used_on_cpu(trace)
         away = frozenset(tensor for tensor in on_cpu if trace.lasting[tensor])
         ahead, live = size * self.prefetch_parameters, size * self.live_parameters
         stays = windows(trace, away & read_only(trace), ahead, live, 1)
         cycles = trace.durations_cycles(machine.clock_hz)
-        budget, starts = self._budget(trace, machine, away), module_starts(trace)
-        swapped, dropped = _chosen(trace, sizes, cycles, budget)
+        swapped, dropped = _chosen(trace, sizes, cycles, self._room(trace, machine, away))
+        starts = module_starts(trace)
         back = [(before_module(starts, one.end, self.modules_ahead), one) for one, _ in swapped]
         back.sort(key=lambda pair: (pair[1].end, pair[1].tensor))
         leaving: list[tuple[int, Move]] = [(one.start - 1, Evict(one.tensor, tier)) for one, tier in swapped]
         leaving += [(one.start - 1, Drop(one.tensor)) for one in dropped]
-        return replace(
-            Offloaded.of(Gradients(trace, 1, self.births, on_cpu), dict.fromkeys(away, "ssd"), stays),
-            note=_note(swapped, dropped),
-            before=grouped((max(at, one.start), Fetch(one.tensor, recalls=True)) for at, one in back),
-            after=grouped(leaving),
+        moves = offloaded(
+            trace,
+            Gradients(trace, 1, self.births, on_cpu),
+            dict.fromkeys(away, "ssd"),
+            stays,
+            before=((max(at, one.start), Fetch(one.tensor, recalls=True)) for at, one in back),
+            after=leaving,
         )
+        return replace(moves, note=_note(swapped, dropped))
 
-    def _budget(self, trace: Trace, machine: PlannedMachine, away: frozenset[int]) -> _Budget:
-        """Return what may leave in the forward pass, next to gradients and states in host memory."""
+    def _room(self, trace: Trace, machine: PlannedMachine, away: frozenset[int]) -> dict[str, float]:
+        """Return the bytes that may leave in the forward pass, over the link and into each tier.
+
+        In host memory they lie next to gradients and states.
+        """
         needed = host_bytes(trace, machine.sizes(trace), away, self._buffers)
         host = next((tier.capacity_bytes for tier in machine.tiers if tier.name == "host"), 0)
         cycles = trace.durations_cycles(machine.clock_hz)
         forward = sum(cycles[kernel.id] for kernel in trace.kernels if kernel.phase is Phase.FORWARD)
         spell = self.swap_ratio * forward
-        return _Budget(spell * machine.out_rate, host - needed, spell * machine.tier("ssd").write_rate)
+        ssd = spell * machine.tier("ssd").write_rate
+        return {"link": spell * machine.out_rate, "host": host - needed, "ssd": ssd}
 
 
 def _chosen(
-    trace: Trace, sizes: Sequence[int], cycles: Sequence[int], budget: _Budget
+    trace: Trace, sizes: Sequence[int], cycles: Sequence[int], room: dict[str, float]
 ) -> tuple[_Swapped, Sequence[Absence]]:
-    """Swap what cannot be computed again within a layer, then what takes longest to compute for its size."""
+    """Swap what cannot be computed again within a layer, then what takes longest to compute for its size.
+
+    It goes to host memory first. Of the second kind what has no ``room`` is dropped.
+    """
     rules, swapped, dropped = Recomputability(trace), list[tuple[Absence, str]](), list[Absence]()
-    inner = list[tuple[float, Absence]]()
+    outer, inner = list[tuple[float, Absence]](), list[tuple[float, Absence]]()
     for one in saved_tensors(trace, sizes):
         producer = rules.producer(one.tensor, one.start)
         crosses = len({trace.kernels[use].block for use in trace.uses[one.tensor]}) > 1
         if producer is None or crosses or rules.problem(one.tensor, one.start):
-            swapped.append((one, budget.take(one.size_bytes, must=True)))
+            outer.append((inf, one))
         else:
             inner.append((cycles[producer.id] / one.size_bytes, one))
-    for _, one in sorted(inner, key=lambda pair: (-pair[0], pair[1].tensor)):
-        if tier := budget.take(one.size_bytes, must=False):
+    for worth, one in [*outer, *sorted(inner, key=lambda pair: (-pair[0], pair[1].tensor))]:
+        tier = "host" if one.size_bytes <= room["host"] else "ssd"
+        if worth == inf or one.size_bytes <= min(room["link"], room[tier]):
             swapped.append((one, tier))
+            room["link"] -= one.size_bytes
+            room[tier] -= one.size_bytes
         else:
             dropped.append(one)
     return sorted(swapped, key=lambda pair: (pair[0].start, pair[0].tensor)), dropped

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
+from g10sim.grouping import grouped
 from g10sim.looks import Look
-from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyPerJob, PolicyView, Requirements
+from g10sim.policies.interface import PlannedMachine, PolicyPerJob, Requirements
 from g10sim.policies.interface.moves import Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Count, Declared, TierName, parameter
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.offloading.births import Births
+from g10sim.policies.planning.moves import MovesByKernel, births
 from g10sim.policies.planning.offloading.room import find_tier
 from g10sim.policies.planning.offloading.saved import before_module, module_starts, saved_tensors
 from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.model import Phase, Trace
 from g10sim.trace.workload import Job
-
-
-class _Job(JobPolicy):
-    """Tensors that leave after, and come back at the start of, each kernel; and what is mapped ahead."""
-
-    def __init__(
-        self, out: Mapping[int, Sequence[int]], back: Mapping[int, Sequence[int]], births: Births, target: str
-    ) -> None:
-        self._out, self._back, self._births, self._target = out, back, births, target
-
-    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
-        """Fetch what the backward pass needs soon, and map what the next kernels make."""
-        yield from (Fetch(tensor, recalls=True) for tensor in self._back.get(view.kernel, ()))
-        yield from self._births.before(view.kernel)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
-        """Send away what the forward pass has used for the last time."""
-        for tensor in self._out.get(view.kernel, ()):
-            yield Evict(tensor, self._target)
 
 
 @register_policy
@@ -70,17 +53,16 @@ class SsdTrain(Declared, PolicyPerJob):
     births: Count = parameter(default=0)
     """Kernels ahead of which new tensors are mapped, which raises the peak."""
 
-    job_class = _Job
+    job_class = MovesByKernel
 
-    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         """Choose what leaves; all moves follow from that. Raises UnsupportedError."""
         every, chosen = self._chosen(job.trace, machine)
         if chosen:
             find_tier(self.name, system, self.target, "activations")
         shares = [sum(one.size_bytes for one in some) / 1e9 for some in (chosen, every)]
-        started = self._moves(job.trace, machine, chosen)
-        started.note = "offloads {:.3g} of {:.3g} GB that the forward pass saves".format(*shares)
-        return started
+        note = "offloads {:.3g} of {:.3g} GB that the forward pass saves".format(*shares)
+        return replace(self._moves(job.trace, machine, chosen), note=note)
 
     def _chosen(self, trace: Trace, machine: PlannedMachine) -> tuple[Sequence[Absence], Sequence[Absence]]:
         """Return what the forward pass saves, all of it and the part that leaves."""
@@ -97,17 +79,17 @@ class SsdTrain(Declared, PolicyPerJob):
         filled = list(accumulate(one.size_bytes for one in movable))
         return saved, movable[: bisect_right(filled, most)]
 
-    def _moves(self, trace: Trace, machine: PlannedMachine, chosen: Sequence[Absence]) -> _Job:
+    def _moves(self, trace: Trace, machine: PlannedMachine, chosen: Sequence[Absence]) -> MovesByKernel:
         """Find when what leaves is fetched: a module ahead, or as early as all reads before its use take."""
         starts, tier = module_starts(trace), machine.tier(self.target)
         times = [0, *accumulate(trace.durations_cycles(machine.clock_hz))]
-        out, back = dict[int, list[int]](), dict[int, list[int]]()
+        out, back = list[tuple[int, Move]](), list[tuple[int, Move]]()
         deadline, kernel = times[-1], len(trace.kernels)
         for one in sorted(chosen, key=lambda saved: (-saved.end, saved.tensor)):
-            out.setdefault(one.start - 1, []).append(one.tensor)
+            out.append((one.start - 1, Evict(one.tensor, self.target)))
             deadline = min(deadline, times[one.end]) - tier.in_cycles(one.size_bytes)
             kernel = min(kernel, before_module(starts, one.end, self.modules_ahead))
             while kernel > one.start and times[kernel] > deadline:
                 kernel -= 1
-            back.setdefault(max(kernel, one.start), []).insert(0, one.tensor)
-        return _Job(out, back, Births(trace, self.births), self.target)
+            back.append((max(kernel, one.start), Fetch(one.tensor, recalls=True)))
+        return MovesByKernel(grouped([*reversed(back), *births(trace, self.births)]), grouped(out))

@@ -15,10 +15,11 @@ from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Size, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.fitting import fitting
+from g10sim.policies.planning.moves import MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
-from g10sim.policies.planning.offloading.on_cpu import InBuckets, Offloaded, WeightsBelow, read_weights
+from g10sim.policies.planning.offloading.on_cpu import InBuckets, WeightsBelow, offloaded, read_weights
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu
-from g10sim.policies.planning.offloading.windows import Window, by_kernel
+from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import Trace
 from g10sim.units import parse_bytes
 
@@ -66,10 +67,10 @@ class TenCache(InBuckets, WeightsBelow):
 
     def pageable(self, job: int) -> Collection[int]:
         """Return the weights and gradients that have no pinned buffer."""
-        planned: Offloaded = self.jobs[job]
+        planned: MovesByKernel = self.jobs[job]
         return planned.pageable
 
-    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         sizes, weights = machine.sizes(trace), read_weights(trace)
         gradients = Gradients(trace, self._bucket_bytes(trace), self.births, weights)
         ends = gradients.departures
@@ -86,8 +87,8 @@ class TenCache(InBuckets, WeightsBelow):
         most_pinned = inf if limit is None else limit // len(self.workload.jobs)
         pageable, note = self._buffers(sizes, [*in_host, *ends], most_pinned)
         note = f"{capacity / 1e9:.3g} GB of cache, asked ahead for {share:.1%} of uses; {note}"
-        fetched = by_kernel([*kept, *stays], "fetched")
-        return replace(Offloaded.of(gradients, homes, stays), note=note, pageable=pageable, fetched=fetched)
+        moves = offloaded(trace, gradients, homes, stays, kept=kept)
+        return replace(moves, note=note, pageable=pageable)
 
     def _buffers(
         self, sizes: Sequence[int], tensors: Sequence[int], most_pinned: float

@@ -12,8 +12,9 @@ from g10sim.looks import Look
 from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.moves import MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients
-from g10sim.policies.planning.offloading.on_cpu import InBuckets, Offloaded, WeightsBelow, read_weights
+from g10sim.policies.planning.offloading.on_cpu import InBuckets, WeightsBelow, offloaded, read_weights
 from g10sim.policies.planning.offloading.partition import gathered, partitioned
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu
 from g10sim.policies.planning.offloading.windows import Window, windows
@@ -94,7 +95,7 @@ class ZeroInfinity(InBuckets, WeightsBelow):
         """Leave each replica its part of weights, gradients and states (ZeRO stage 3)."""
         return partitioned(trace, replicas, self._bucket_bytes(trace), self._stays(trace))
 
-    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         stays = gathered(trace) if trace.collectives else self._stays(trace)
         weights = dict.fromkeys(stay.tensor for stay in stays)
         gradients = Gradients(trace, self._bucket_bytes(trace), self.births, weights)
@@ -103,4 +104,4 @@ class ZeroInfinity(InBuckets, WeightsBelow):
         require_gpu(self.name, system, peak, "live weights and activations")
         homes: dict[int, str] = dict.fromkeys(weights, self.offload_param)
         homes |= {t: self.offload_optimizer for t in trace.only_on_cpu if trace.lasting[t]}
-        return Offloaded.of(gradients, homes, stays)
+        return offloaded(trace, gradients, homes, stays)

@@ -34,7 +34,8 @@ class Streaming(JobPolicy):
     and ``_dying`` have both numbers of what is missing, the next one first, and others that no longer hold.
     ``_living`` are the tensors that die before the iteration ends and have contents beyond the running
     kernel, those of earlier births first in ``_birth_order``, which has others besides. ``_asked`` has the
-    bytes asked for of each tensor that may be on its way. ``_all_sizes`` and so on are the same as arrays.
+    bytes asked for of each tensor that may be on its way. ``_free_bytes`` are those of the GPU
+    beyond all that is there or was asked for. ``_all_sizes`` and so on are the same as arrays.
     """
 
     def __init__(
@@ -58,7 +59,6 @@ class Streaming(JobPolicy):
         missing: Integers = np.where(following < _NEVER, sizes, 0)
         self._all_sizes, self._all_next, self._all_missing = sizes, following, missing
         self._sizes, self._next, self._missing = sizes.data, following.data, missing.data
-        self._missing_bytes = self._used_bytes = int(missing.sum())
         self._lasting, self._dying = list[tuple[int, int]](), list[tuple[int, int]]()
         for tensor in np.flatnonzero(missing).tolist():
             self._await(tensor)
@@ -66,7 +66,7 @@ class Streaming(JobPolicy):
         self._asked_bytes = self._last_asked = 0
         self._named: list[list[int]] = []
         self._homes: dict[int, str] = {}
-        self._room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
+        self._free_bytes = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
         demand = demand_of(trace, machine.clock_hz, machine.page_bytes)
         longest = min(int(demand.cycles.max(initial=0) * machine.link_rate), machine.gpu_bytes // _WINDOW)
         window = longest if window_bytes is None else window_bytes
@@ -182,7 +182,7 @@ class Streaming(JobPolicy):
             return False
         self._missing[tensor] = missing
         if self._uses[tensor]:
-            self._missing_bytes += missing - before
+            self._free_bytes += missing - before
             if not before:
                 self._await(tensor)
         return True
@@ -206,8 +206,7 @@ class Streaming(JobPolicy):
 
     def _wanted(self, now: int) -> list[int]:
         """Return what to ask for now in the order of use: as much as has room, and what is needed next."""
-        room = self._room - self._used_bytes + self._missing_bytes
-        soon = now + self._until_new[now % self._kernels]
+        room, soon = self._free_bytes, now + self._until_new[now % self._kernels]
         wanted = list[int]()
         for use, tensor in self._coming(now):
             room -= self._missing[tensor]

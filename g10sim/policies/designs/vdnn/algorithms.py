@@ -107,17 +107,15 @@ def _algorithms(trace: Trace, kernel: Kernel, entry: KernelAlgorithmsSpec) -> Se
     own = Algorithm("trace", kernel.duration, workspace)
     others = []
     for choice in entry.choices:
-        if choice.time is None:
-            ticks = ceil(kernel.duration * Fraction(choice.slowdown or 1))
-            others.append(Algorithm(choice.name, ticks, choice.workspace))
-            continue
-        ticks = int(Fraction(choice.time * trace.ticks_per_second, PICOSECONDS_PER_SECOND))
-        if ticks < kernel.duration:
-            fastest = format_duration(-(-kernel.duration * PICOSECONDS_PER_SECOND // trace.ticks_per_second))
-            raise ValueError(
-                f"algorithm '{choice.name}' takes {format_duration(choice.time)}; allowed: at least the "
-                f"trace's own time, {fastest}"
-            )
+        ticks = ceil(kernel.duration * Fraction(choice.slowdown or 1))
+        if choice.time is not None:
+            ticks = int(Fraction(choice.time * trace.ticks_per_second, PICOSECONDS_PER_SECOND))
+            if ticks < kernel.duration:
+                own_time = -(-kernel.duration * PICOSECONDS_PER_SECOND // trace.ticks_per_second)
+                raise ValueError(
+                    f"algorithm '{choice.name}' takes {format_duration(choice.time)}; allowed: at least the "
+                    f"trace's own time, {format_duration(own_time)}"
+                )
         others.append(Algorithm(choice.name, ticks, choice.workspace))
     return (own, *sorted(others, key=lambda algorithm: (algorithm.duration, algorithm.workspace_bytes)))
 

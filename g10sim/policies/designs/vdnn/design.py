@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from math import inf
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -16,14 +17,16 @@ from g10sim.config.effects import Effect
 from g10sim.config.problems import describe
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, UnsupportedError
+from g10sim.grouping import grouped
 from g10sim.policies.designs.vdnn.algorithms import load_table, with_algorithms
 from g10sim.policies.designs.vdnn.layers import Layer, Schedule, live_bytes, make_schedule
-from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
+from g10sim.policies.interface.jobs import PolicyPerJob
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import AlgorithmsFile, Declared, PoolParameters, parameter
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Place, Policy, PolicyView, Requirements, Trials
+from g10sim.policies.interface.policy import Place, Policy, Requirements, Trials
+from g10sim.policies.planning.moves import MovesByKernel
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 
@@ -40,50 +43,24 @@ OFFLOADING = Effect(
 """Effect of parameters that say how to offload."""
 
 
-@dataclass(frozen=True)
-class LayerJob(JobPolicy):
-    """Moves of one job, as its ``schedule`` says.
+@dataclass(kw_only=True)
+class LayerJob(MovesByKernel):
+    """Moves of one job, as its ``schedule`` says."""
 
-    With ``gradient_first`` the results of a layer ask for memory before what it prefetches.
-    """
-
-    job: Job
     schedule: Schedule
-    gradient_first: bool
 
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Offload what a layer reads as it begins, and prefetch."""
-        layer = self.schedule.offloads.get(view.kernel)
-        if layer is not None:
-            for tensor in layer.inputs:
-                if view.trace.births[tensor] >= layer.kernels[0]:  # training data: it arrives now
-                    yield Fetch(tensor)
-                yield self.eviction(view, layer, tensor)
-        yield from self.prefetches(view)
 
-    def prefetches(self, view: PolicyView) -> Iterable[Move]:
-        """Yield what the window of a layer that begins prefetches."""
-        layer = self.schedule.fetches.get(view.kernel)
-        if layer is not None:
-            yield from map(Fetch, view.trace.kernels[view.kernel].tensors if self.gradient_first else ())
-            yield from map(Fetch, layer.inputs)
+def offload(layer: Layer, tensor: int) -> Evict:
+    """Return the move that copies one of a layer's inputs out while the layer computes."""
+    return Evict(tensor, until=layer.kernels[-1])
 
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Let a layer end with the copies that it issued."""
-        layer = self.schedule.offload_ends.get(view.kernel)
-        if layer is not None:
-            yield Await(frozenset(layer.inputs))
-        yield from self.arrivals(view)
 
-    def arrivals(self, view: PolicyView) -> Iterable[Await]:
-        """Yield the wait for what a layer that ends has prefetched."""
-        layer = self.schedule.fetch_ends.get(view.kernel)
-        if layer is not None:
-            yield Await(frozenset(layer.inputs), evictions=False, prefetches=True)
-
-    def eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
-        """Return the move that offloads one of a layer's inputs."""
-        return Evict(tensor, until=layer.kernels[-1])
+def layer_joins(schedule: Schedule) -> Iterator[tuple[int, Move]]:
+    """Let layers end with the copies that they issued."""
+    for layer in schedule.offloads:
+        yield layer.kernels[-1], Await(frozenset(layer.inputs))
+    for issuing, layer in schedule.fetches:
+        yield issuing.backward[-1], Await(frozenset(layer.inputs), evictions=False, prefetches=True)
 
 
 class LayerWise(Declared, PolicyPerJob):
@@ -105,7 +82,13 @@ class LayerWise(Declared, PolicyPerJob):
         return True
 
     def _set_up(self) -> None:
-        self._caching_pool = _caching_pool(self.allocator)
+        self._caching_pool = CachingPoolSpec() if self.allocator == "caching" else None
+        if isinstance(self.allocator, dict):
+            try:
+                self._caching_pool = CachingPoolSpec.model_validate(self.allocator)
+            except ValidationError as error:
+                path, message = describe(error, CachingPoolSpec)
+                raise ConfigError(f"{'.'.join(map(str, ('allocator', *path)))}: {message}") from None
 
     @property
     def requirements(self) -> Requirements:
@@ -113,6 +96,21 @@ class LayerWise(Declared, PolicyPerJob):
         return Requirements(placement="contiguous", caching_pool=self._caching_pool)
 
     job_class: ClassVar[type[LayerJob]] = LayerJob
+
+    def _copies(
+        self, trace: Trace, schedule: Schedule, evict: Callable[[Layer, int], Evict] = offload
+    ) -> Iterator[tuple[int, Move]]:
+        """Offload what layers read as they begin, and prefetch what the window says."""
+        for layer in schedule.offloads:
+            first = layer.kernels[0]
+            for tensor in layer.inputs:
+                if trace.births[tensor] >= first:  # training data: it arrives now
+                    yield first, Fetch(tensor)
+                yield first, evict(layer, tensor)
+        for issuing, layer in schedule.fetches:
+            kernel = trace.kernels[issuing.backward[0]]
+            results = kernel.tensors if self.order == "gradient_first" else ()
+            yield from ((kernel.id, Fetch(tensor)) for tensor in (*results, *layer.inputs))
 
     def _check_tiers(self, system: SystemSpec) -> None:
         """Raise UnsupportedError for a system without host memory, in which offloaded tensors wait."""
@@ -123,24 +121,19 @@ class LayerWise(Declared, PolicyPerJob):
             )
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
-        """Place blocks as the allocator says."""
-        tensors = job.trace.tensors
-        if isinstance(self.allocator, dict) or self.allocator in _ONE_RULE:
-            rule = _ONE_RULE["caching" if isinstance(self.allocator, dict) else self.allocator]
+        """Place blocks as the allocator says; what waits for the backward pass on the GPU may lie apart."""
+        trace, tensors = job.trace, job.trace.tensors
+        rule = _ONE_RULE.get("caching" if isinstance(self.allocator, dict) else self.allocator)
+        if rule is not None:
             return (rule,) * len(tensors)
-        jobs: Iterable[LayerJob] = self.jobs
-        schedule = next(one.schedule for one in jobs if one.job.trace is job.trace and one.job.gpu == job.gpu)
-        offloaded = set(schedule.offloaded)
-        kept = {one.id for one in tensors if self._is_kept(job.trace, schedule, one.id, offloaded)}
+        alike = (one.trace is trace and one.gpu == job.gpu for one in self.workload.jobs)
+        schedule: Schedule = next(compress(self.jobs, alike)).schedule
+        border = schedule.last_forward
+        made = {t for t, lasts in enumerate(trace.lasting) if trace.births[t] <= border and not lasts}
+        kept = {t for t in made if trace.deaths[t] > border + 1}.difference(schedule.offloaded)
         if self.allocator == "both_ends":
             return [Place.RIGHT if one.persistent or one.id in kept else Place.LEFT for one in tensors]
         return [Place.LAST if one.id in kept else Place.BEST for one in tensors]
-
-    @staticmethod
-    def _is_kept(trace: Trace, schedule: Schedule, tensor: int, offloaded: set[int]) -> bool:
-        """Return True if a tensor is made in the forward pass and stays for the backward pass."""
-        made = trace.births[tensor] <= schedule.last_forward and not trace.lasting[tensor]
-        return made and trace.deaths[tensor] > schedule.last_forward + 1 and tensor not in offloaded
 
 
 class SelectiveOffloading(LayerWise):
@@ -195,16 +188,11 @@ class SelectiveOffloading(LayerWise):
             raise UnsupportedError(f"{reason}; all layers offload already, with {choice}")
         order: list[tuple[Mode, Algorithms]] = [("none", "performance"), ("conv", "performance")]
         order += [("all", "performance"), ("conv", "greedy"), ("all", "greedy")] if has_table else []
-        for mode, algorithms in order:
-            variant = self.variant(mode, algorithms)
-            if obstacle(variant) is None:
-                return variant._with_note(f"dyn chose {mode}, {algorithms}")
-        return smallest._with_note(f"dyn chose {smallest.mode}, {smallest.algorithms}")
-
-    def _with_note(self, chosen: str) -> SelectiveOffloading:
-        greedy = "; no algorithms_file: greedy choice of algorithms not tried"
-        self.note = chosen + ("" if self.algorithms_file is not None else greedy)
-        return self
+        variants = (self.variant(mode, algorithms) for mode, algorithms in order)
+        chosen = next((variant for variant in variants if obstacle(variant) is None), smallest)
+        untried = "" if has_table else "; no algorithms_file: greedy choice of algorithms not tried"
+        chosen.note = f"dyn chose {chosen.mode}, {chosen.algorithms}{untried}"
+        return chosen
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Use the chosen algorithms. Raises ConfigError for a table that does not match the trace."""
@@ -220,20 +208,11 @@ class SelectiveOffloading(LayerWise):
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> LayerJob:
         """Decide what a job offloads and prefetches; it is carried out kernel by kernel."""
         self._check_tiers(system)
-        return LayerJob(job, self._schedule(job.trace), self.order == "gradient_first")
+        trace, schedule = job.trace, self._schedule(job.trace)
+        before, after = self._copies(trace, schedule), layer_joins(schedule)
+        return LayerJob(grouped(before), grouped(after), schedule=schedule)
 
     def _schedule(self, trace: Trace) -> Schedule:
         if self.mode == "dyn":
             raise UnsupportedError(f"policy '{self.name}': mode dyn has not chosen a configuration")
         return make_schedule(trace, self.mode, fuse_activations=self.fuse_activations)
-
-
-def _caching_pool(allocator: str | dict[str, object]) -> CachingPoolSpec | None:
-    """Return the caching pool that an allocator names or describes. Raises ConfigError."""
-    if not isinstance(allocator, dict):
-        return CachingPoolSpec() if allocator == "caching" else None
-    try:
-        return CachingPoolSpec.model_validate(allocator)
-    except ValidationError as error:
-        path, message = describe(error, CachingPoolSpec)
-        raise ConfigError(f"{'.'.join(map(str, ('allocator', *path)))}: {message}") from None

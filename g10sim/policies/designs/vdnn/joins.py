@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from g10sim.policies.designs.vdnn.layers import Layer, Offload, make_schedule
@@ -26,15 +26,15 @@ def gain_without_joins(trace: Trace, offload: Offload, bytes_per_second: int) ->
         kept = (tensor for tensor in tensors if counts_input or tensor.kind is not TensorKind.INPUT)
         return sum(tensor.size_bytes for tensor in kept) * per_byte
 
-    def waits(issued: Mapping[int, Layer], ended: Mapping[int, Layer]) -> float:
-        spans = zip(sorted(issued), sorted(ended), strict=True)
+    def waits(copies: Iterable[tuple[Sequence[int], Layer]]) -> float:
+        """Return for how long layers wait for what they copy while their kernels run."""
         return sum(
-            max(0.0, copying(issued[first], counts_input=True) - (starts[last + 1] - starts[first]))
-            for first, last in spans
+            max(0.0, copying(layer, counts_input=True) - (starts[kernels[-1] + 1] - starts[kernels[0]]))
+            for kernels, layer in copies
         )
 
-    joined = starts[-1] + waits(schedule.offloads, schedule.offload_ends)
-    joined += waits(schedule.fetches, schedule.fetch_ends)
-    out = sum(copying(layer, counts_input=False) for layer in schedule.offloads.values())
-    back = sum(copying(layer, counts_input=True) for layer in schedule.fetches.values())
+    joined = starts[-1] + waits((layer.kernels, layer) for layer in schedule.offloads)
+    joined += waits((issuing.backward, layer) for issuing, layer in schedule.fetches)
+    out = sum(copying(layer, counts_input=False) for layer in schedule.offloads)
+    back = sum(copying(layer, counts_input=True) for _, layer in schedule.fetches)
     return joined / (max(border, out) + max(starts[-1] - border, back)) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -198,45 +198,23 @@ def offloading_layers(managed: Sequence[Layer], heavy: LayerKind, offload: Offlo
     return tuple(layer for layer in chosen if layer.inputs)
 
 
-def prefetches(layers: Sequence[Layer], offloading: Collection[int], closing: LayerKind) -> dict[int, int]:
-    """Return, for each layer whose backward pass prefetches, the layer that it prefetches X of.
-
-    This is the search window of vDNN (Rhu et al., MICRO 2016, figure 10). The layers before the current one
-    are looked at in turn, down to the first: the first that was offloaded and not yet prefetched is it; a
-    layer of the ``closing`` kind (vDNN: convolution) ends the search. Each layer of the backward pass
-    searches once, when its backward kernels start.
-    """
-    waiting = sorted(set(offloading))
-    closed = [layer.index for layer in layers if layer.kind is closing]
-    found: dict[int, int] = {}
-    order = sorted((layer for layer in layers if layer.backward), key=lambda layer: layer.backward[0])
-    for current in order:
-        place, closing_ones = bisect_left(waiting, current.index), bisect_left(closed, current.index)
-        if place and (not closing_ones or waiting[place - 1] >= closed[closing_ones - 1]):
-            found[current.index] = waiting.pop(place - 1)
-    return found
-
-
 @dataclass(frozen=True)
 class Schedule:
     """The moves of one job.
 
-    ``offloads`` maps the first kernel of a layer to it, ``fetches`` the first backward kernel of a layer to
-    the layer whose tensors are prefetched then; ``offload_ends`` and ``fetch_ends`` are the same by the last
-    kernel of the layer that issues them. ``last_forward`` is the last kernel of the forward pass.
+    ``offloads`` are the layers that offload, in order, ``fetches`` pairs of a layer and the one whose tensors
+    are prefetched when its backward pass begins. ``last_forward`` is the last kernel of the forward pass.
     """
 
     layers: tuple[Layer, ...]
-    offloads: Mapping[int, Layer]
-    fetches: Mapping[int, Layer]
-    offload_ends: Mapping[int, Layer]
-    fetch_ends: Mapping[int, Layer]
+    offloads: tuple[Layer, ...]
+    fetches: tuple[tuple[Layer, Layer], ...]
     last_forward: int
 
     @property
     def offloaded(self) -> tuple[int, ...]:
         """Tensors that are offloaded, in order."""
-        return tuple(tensor for layer in self.offloads.values() for tensor in layer.inputs)
+        return tuple(tensor for layer in self.offloads for tensor in layer.inputs)
 
 
 def make_schedule(trace: Trace, offload: Offload, *, fuse_activations: bool) -> Schedule:
@@ -248,18 +226,23 @@ def make_schedule(trace: Trace, offload: Offload, *, fuse_activations: bool) -> 
 
 
 def schedule_of(
-    trace: Trace, layers: tuple[Layer, ...], heavy: LayerKind, chosen: Sequence[Layer]
+    trace: Trace, layers: tuple[Layer, ...], closing: LayerKind, chosen: tuple[Layer, ...]
 ) -> Schedule:
-    """Return the moves when the ``chosen`` of the layers of a trace offload."""
-    window = prefetches(layers, [layer.index for layer in chosen], heavy)
-    return Schedule(
-        layers,
-        {layer.kernels[0]: layer for layer in chosen},
-        {layers[at].backward[0]: layers[what] for at, what in window.items()},
-        {layer.kernels[-1]: layer for layer in chosen},
-        {layers[at].backward[-1]: layers[what] for at, what in window.items()},
-        first_backward_kernel(trace) - 1,
-    )
+    """Return the moves when the ``chosen`` of the layers of a trace offload.
+
+    They are prefetched by the search window of vDNN (Rhu et al., MICRO 2016, figure 10): each layer of the
+    backward pass searches once, when its backward kernels start. The layers before it are looked at in turn,
+    down to the first: the first that was offloaded and not yet prefetched is prefetched; a layer of the
+    ``closing`` kind (vDNN: convolution) ends the search.
+    """
+    waiting = [layer.index for layer in chosen]
+    closed = [layer.index for layer in layers if layer.kind is closing]
+    fetches = list[tuple[Layer, Layer]]()
+    for current in sorted((layer for layer in layers if layer.backward), key=lambda layer: layer.backward[0]):
+        place, closing_ones = bisect_left(waiting, current.index), bisect_left(closed, current.index)
+        if place and (not closing_ones or waiting[place - 1] >= closed[closing_ones - 1]):
+            fetches.append((current, layers[waiting.pop(place - 1)]))
+    return Schedule(layers, chosen, tuple(fetches), first_backward_kernel(trace) - 1)
 
 
 def live_bytes(trace: Trace, schedule: Schedule) -> list[int]:
@@ -270,8 +253,8 @@ def live_bytes(trace: Trace, schedule: Schedule) -> list[int]:
     """
     sizes = [0 if tensor.kind is TensorKind.WORKSPACE else tensor.size_bytes for tensor in trace.tensors]
     live = Occupancy(unmoved_bytes(trace, sizes, counts_late_uses=False))
-    back = {tensor: kernel for kernel, layer in schedule.fetches.items() for tensor in layer.inputs}
-    for layer in schedule.offloads.values():
+    back = {tensor: at.backward[0] for at, layer in schedule.fetches for tensor in layer.inputs}
+    for layer in schedule.offloads:
         for away in layer.absences(trace, sizes):
             live.add(away.start, min(away.end, back.get(away.tensor, away.end)), -away.size_bytes)
     return list(map(int, live.bytes))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
+from g10sim.grouping import grouped
 from g10sim.looks import YELLOW, Look
-from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, SelectiveOffloading
+from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, SelectiveOffloading, offload
 from g10sim.policies.designs.vdnn.layers import Layer
-from g10sim.policies.interface import PlannedMachine, PolicyView, Requirements
-from g10sim.policies.interface.moves import Await, Evict, KeepUncompressed, Move
+from g10sim.policies.interface import PlannedMachine, Requirements
+from g10sim.policies.interface.moves import Await, Evict, KeepUncompressed
 from g10sim.policies.interface.parameters import Density, one_for_each, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.trace.model import TensorKind
@@ -21,31 +22,6 @@ from g10sim.trace.workload import Job
 Join = Literal["forward_end", "memory"]
 HostBuffers = Literal["kept", "released"]
 ReturnsSpace = Literal["at_once", "between_kernels"]
-
-
-@dataclass(frozen=True)
-class _Job(LayerJob):
-    """Moves of one job; with ``joins`` the forward pass ends with its last offload."""
-
-    densities: Mapping[int, float]
-    joins: bool
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Offload and prefetch; from the backward pass on, nothing more is compressed."""
-        if view.kernel == self.schedule.last_forward + 1:
-            yield KeepUncompressed()
-        yield from super().on_kernel_start(view)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Let the forward pass end with its last offload."""
-        if self.joins and view.kernel == self.schedule.last_forward:
-            yield Await()
-
-    def eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
-        eviction = super().eviction(view, layer, tensor)
-        if view.trace.tensors[tensor].kind is TensorKind.INPUT:  # the host has its contents all the time
-            return replace(eviction, is_clean=True)
-        return replace(eviction, density=self.densities.get(layer.index))
 
 
 @register_policy
@@ -71,9 +47,8 @@ class VdnnPlusPlus(SelectiveOffloading):
     """Keep pinned buffers for the whole run, or release them."""
     density: Density | None = parameter(default=None, effect=OFFLOADING)
     """Share of elements that are not zero in what is copied out: it is compressed in host memory. One for
-    all, or one for each layer that offloads; none: nothing is compressed."""
-
-    job_class = _Job
+    all, or one for each layer that offloads; none: nothing is compressed. From the backward pass on, nothing
+    more is compressed."""
 
     @property
     def requirements(self) -> Requirements:
@@ -84,16 +59,25 @@ class VdnnPlusPlus(SelectiveOffloading):
             returns_space=self.returns_space,
         )
 
-    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> LayerJob:
         """Decide what a job offloads. Raises ConfigError or PolicyError for densities of no use."""
         if self.density is not None and system.host.compression is None:
             raise ConfigError(
                 f"policy '{self.name}': density: found {self.density!r} on a host without workers that "
                 "compress; allowed: with system.host.compression"
             )
-        started = super().start_job(job, machine, system)
-        densities = self._by_layer(list(started.schedule.offloads.values()))
-        return _Job(**vars(started), densities=densities, joins=self.join == "forward_end")
+        self._check_tiers(system)
+        trace, schedule = job.trace, self._schedule(job.trace)
+        densities, border = self._by_layer(schedule.offloads), schedule.last_forward
+
+        def evict(layer: Layer, tensor: int) -> Evict:
+            if trace.tensors[tensor].kind is TensorKind.INPUT:  # the host has its contents all the time
+                return replace(offload(layer, tensor), is_clean=True)
+            return replace(offload(layer, tensor), density=densities.get(layer.index))
+
+        before = [(border + 1, KeepUncompressed()), *self._copies(trace, schedule, evict)]
+        after = {border: [Await()]} if self.join == "forward_end" else {}
+        return LayerJob(grouped(before), after, schedule=schedule)
 
     def _by_layer(self, layers: Sequence[Layer]) -> dict[int, float]:
         if self.density is None:

@@ -45,14 +45,13 @@ Change = Mapping[str, object]
 HEADROOMS = (0.0, 0.05, 0.1, 0.2)
 _BELOW: Mapping[Step, tuple[Step, ...]] = {"K3": ("K2", "K1"), "K4": ("K3",)}
 _GOOD_ENOUGH = 0.995
-_SETS: tuple[Change, ...] = (
-    *({"offload": "contention_aware", "headroom": headroom} for headroom in HEADROOMS),
-    {"offload": "conv", "headroom": 0.0},
+_SETS = (*(("contention_aware", headroom) for headroom in HEADROOMS), ("conv", 0.0))
+_JOINED: tuple[Change, ...] = tuple(
+    {"offload": offload, "headroom": headroom, "layer_end_join": join}
+    for join in (False, True)
+    for offload, headroom in _SETS
 )
 _ARBITRATIONS: tuple[Change, ...] = ({"arbitration": "fair"}, {"arbitration": "deadline"})
-_JOINED: tuple[Change, ...] = tuple(
-    {**change, "layer_end_join": join} for join in (False, True) for change in _SETS
-)
 _PREFETCHES: tuple[Change, ...] = ({"prefetch": "window"}, {"prefetch": "planned"})
 _EXCHANGES: Mapping[Step, tuple[tuple[Change, ...], ...]] = {
     "K3": (_ARBITRATIONS, _JOINED),

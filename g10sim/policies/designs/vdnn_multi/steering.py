@@ -14,10 +14,11 @@ import numpy as np
 
 from g10sim.analysis.gradients import first_backward_kernel
 from g10sim.policies.designs.farthest_use import FarthestUse
+from g10sim.policies.designs.vdnn.design import LayerJob
 from g10sim.policies.designs.vdnn.layers import Layer
 from g10sim.policies.designs.vdnn_multi.offload_set import OffloadTimeline
 from g10sim.policies.interface import PolicyView
-from g10sim.policies.interface.moves import Fetch
+from g10sim.policies.interface.moves import Evict, Fetch, Move
 from g10sim.policies.planning.channel import queued_backwards
 from g10sim.trace.model import Trace
 
@@ -71,58 +72,84 @@ def _shifted(timeline: OffloadTimeline, kernel: int, boundaries: int) -> int:
     return kernel
 
 
-class Steering:
-    """The prefetches of one job.
+class Rescue:
+    """Names the tensor of the forward pass that the backward pass reads last, then any that is idle."""
+
+    def __init__(self, trace: Trace) -> None:
+        backward = first_backward_kernel(trace)
+        self._needed = {}
+        for tensor in trace.tensors:
+            if not tensor.persistent and trace.births[tensor.id] < backward < trace.deaths[tensor.id]:
+                self._needed[tensor.id] = next(use for use in trace.uses[tensor.id] if use >= backward)
+        self._farthest = FarthestUse()
+        self._order = sorted(self._needed, key=lambda tensor: (-self._needed[tensor], tensor))
+
+    def victim(self, view: PolicyView) -> int | None:
+        """Return the tensor that goes to host memory; None where all that is there is in use."""
+        for tensor in self._order:
+            idle = view.is_whole(tensor) and not view.is_needed(tensor)
+            if idle and view.kernel + view.next_use(tensor) == self._needed[tensor]:
+                return tensor
+        return self._farthest.idle(view)
+
+
+@dataclass(kw_only=True)
+class SteeredJob(LayerJob):
+    """Moves of one job, with the prefetches of layers for which these are ``planned``.
 
     Those whose time has come are issued in order, each when it finds room next to what the kernel that is
     about to start still lacks. With ``feedback`` kernel times are taken as last measured, a prefetch that was
     late is issued a kernel boundary earlier in the next iteration, and one that had come more than one layer
-    early while its memory was wanted, a boundary later.
+    early while its memory was wanted, a boundary later. A ``rescue`` says what leaves when a kernel finds no
+    room.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        layers: Sequence[Layer],
-        chosen: Sequence[Layer],
-        page_bytes: int,
-        budget_bytes: int,
-        copy_cycles: Callable[[int], int],
-        *,
-        feedback: bool,
-    ) -> None:
-        self._trace, self._chosen, self._page_bytes = trace, chosen, page_bytes
-        self._budget, self._copy_cycles, self._feedback = budget_bytes, copy_cycles, feedback
-        self._layer_starts = sorted(layer.backward[0] for layer in layers if layer.backward)
+    trace: Trace
+    planned: Sequence[Layer]
+    feedback: bool
+    page_bytes: int
+    budget_bytes: int
+    copy_cycles: Callable[[int], int]
+    rescue: Rescue | None = None
+
+    def __post_init__(self) -> None:
+        """Begin without shifts, and without anything under way."""
+        self._layer_starts = sorted(layer.backward[0] for layer in self.schedule.layers if layer.backward)
         self._shifts: dict[int, int] = {}
         self._triggers: tuple[Trigger, ...] = ()
         self._due: deque[Trigger] = deque()
         self._under_way: dict[int, Trigger] = {}
         self._early: dict[int, Trigger] = {}
 
-    def state(self) -> tuple[int, ...]:
+    def state(self, view: PolicyView) -> tuple[int, ...]:
         """Return the tensors that came early and whose memory nobody has wanted yet."""
         return tuple(self._early)
 
-    def start_iteration(self, view: PolicyView) -> None:
-        """Plan an iteration."""
-        if view.iteration == 0 or self._feedback:
+    def on_iteration_start(self, view: PolicyView) -> None:
+        """Plan the prefetches of the iteration."""
+        if view.iteration == 0 or self.feedback:
             self._triggers = self._planned(view)
         self._due = deque(self._triggers)
         self._under_way.clear()
 
-    def is_settled(self, view: PolicyView) -> bool:
+    def is_steady(self, view: PolicyView) -> bool:
         """Return True if the iteration that has ended gives no reason to plan the next one otherwise."""
-        return not self._feedback or self._planned(view) == self._triggers
+        return not self.feedback or self._planned(view) == self._triggers
+
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
+        """Offload what the rescue names."""
+        victim = None if self.rescue is None else self.rescue.victim(view)
+        return () if victim is None else (Evict(victim),)
 
     def _planned(self, view: PolicyView) -> tuple[Trigger, ...]:
-        timeline = OffloadTimeline(self._trace, view.measured_cycles, self._page_bytes)
-        return plan_prefetches(timeline, self._chosen, self._budget, self._copy_cycles, self._shifts)
+        timeline = OffloadTimeline(self.trace, view.measured_cycles, self.page_bytes)
+        return plan_prefetches(timeline, self.planned, self.budget_bytes, self.copy_cycles, self._shifts)
 
-    def prefetches(self, view: PolicyView) -> Iterable[Fetch]:
-        """Return what to prefetch as a kernel is about to start, and note what came late or early."""
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Yield the moves of a kernel and the prefetches that are due; note what came late or early."""
+        yield from super().on_kernel_start(view)
         self._look(view)
-        missing = self._missing_bytes(view)
+        missing = self._missing_bytes(view) if self._due else 0
         while self._due and self._due[0].issue <= view.kernel:
             trigger = self._due[0]
             if trigger.needed > view.kernel and not self._has_room(view, trigger.tensor, missing):
@@ -132,7 +159,7 @@ class Steering:
             yield Fetch(trigger.tensor)
 
     def _missing_bytes(self, view: PolicyView) -> int:
-        tensors = self._trace.kernels[view.kernel].tensors
+        tensors = self.trace.kernels[view.kernel].tensors
         return sum(
             view.size_bytes(tensor)
             for tensor in tensors
@@ -172,24 +199,3 @@ class Steering:
 
     def _move(self, tensor: int, boundaries: int) -> None:
         self._shifts[tensor] = self._shifts.get(tensor, 0) + boundaries
-
-
-class Rescue:
-    """Names the tensor of the forward pass that the backward pass reads last, then any that is idle."""
-
-    def __init__(self, trace: Trace) -> None:
-        backward = first_backward_kernel(trace)
-        self._needed = {}
-        for tensor in trace.tensors:
-            if not tensor.persistent and trace.births[tensor.id] < backward < trace.deaths[tensor.id]:
-                self._needed[tensor.id] = next(use for use in trace.uses[tensor.id] if use >= backward)
-        self._farthest = FarthestUse()
-        self._order = sorted(self._needed, key=lambda tensor: (-self._needed[tensor], tensor))
-
-    def victim(self, view: PolicyView) -> int | None:
-        """Return the tensor that goes to host memory; None where all that is there is in use."""
-        for tensor in self._order:
-            idle = view.is_whole(tensor) and not view.is_needed(tensor)
-            if idle and view.kernel + view.next_use(tensor) == self._needed[tensor]:
-                return tensor
-        return self._farthest.idle(view)

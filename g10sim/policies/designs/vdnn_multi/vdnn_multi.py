@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import replace
+from functools import cache, partial
 
 from g10sim.analysis.timeline import kernel_durations
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
+from g10sim.grouping import grouped
 from g10sim.looks import DARK_GREY, Look
-from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, LayerWise
+from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerWise, layer_joins
 from g10sim.policies.designs.vdnn.layers import (
     Schedule,
     heavy_kind,
@@ -36,10 +37,10 @@ from g10sim.policies.designs.vdnn_multi.search import (
     Search,
     Step,
 )
-from g10sim.policies.designs.vdnn_multi.steering import Rescue, Steering
-from g10sim.policies.interface import MigrationPlan, PlannedMachine, Policy, PolicyView, Requirements, Trials
+from g10sim.policies.designs.vdnn_multi.steering import Rescue, SteeredJob
+from g10sim.policies.interface import MigrationPlan, PlannedMachine, Policy, Requirements, Trials
 from g10sim.policies.interface.machine import link_bandwidth
-from g10sim.policies.interface.moves import Await, Evict, Move
+from g10sim.policies.interface.moves import Await, Move
 from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited
@@ -52,55 +53,6 @@ _TRIED_KERNELS = 60_000
 """Kernels of a trace times trials: those of long traces take seconds each, so that there are few."""
 _MOST_KERNELS = 10_000
 """Kernels of the longest trace for which anything is tried out."""
-
-
-@dataclass(frozen=True)
-class _Job(LayerJob):
-    """Moves of one job, with planned prefetches and what leaves when a kernel finds no room, if any."""
-
-    joins: bool
-    steering: Steering | None
-    rescue: Rescue | None
-
-    @cached_property
-    def backward_ends(self) -> frozenset[int]:
-        """The last kernels of layers in the backward pass."""
-        return frozenset(layer.backward[-1] for layer in self.schedule.layers if layer.backward)
-
-    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
-        """Plan the prefetches of the iteration."""
-        if self.steering is not None:
-            self.steering.start_iteration(view)
-        return None
-
-    def is_steady(self, view: PolicyView) -> bool:
-        """Return True if the next iteration prefetches as the last one did."""
-        return self.steering is None or self.steering.is_settled(view)
-
-    def state(self, view: PolicyView) -> Hashable:
-        """Return what has come early."""
-        return () if self.steering is None else self.steering.state()
-
-    def prefetches(self, view: PolicyView) -> Iterable[Move]:
-        """Return what is due, or what the window says."""
-        return super().prefetches(view) if self.steering is None else self.steering.prefetches(view)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Let a layer end with the copies that it issued, where layers join."""
-        return super().on_kernel_end(view) if self.joins else ()
-
-    def arrivals(self, view: PolicyView) -> Iterable[Await]:
-        """Yield the wait for what a layer has prefetched, or where that is planned, for all of it."""
-        if self.steering is None:
-            yield from super().arrivals(view)
-        elif view.kernel in self.backward_ends:
-            yield Await(evictions=False, prefetches=True)
-
-    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
-        """Offload what is used farthest ahead, from step K3 on."""
-        victim = None if self.rescue is None else self.rescue.victim(view)
-        if victim is not None:
-            yield Evict(victim)
 
 
 @register_policy
@@ -160,7 +112,7 @@ class VdnnMulti(Limited, LayerWise):
     """Share of GPU memory that the offload set leaves free for fragmentation; without it trial iterations
     decide on that, and on K3 and K4 on all parameters above that are not given."""
 
-    job_class = _Job
+    job_class = SteeredJob
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -218,7 +170,7 @@ class VdnnMulti(Limited, LayerWise):
     def _offloading(self, obstacle: Trials, plan: Plan) -> tuple[tuple[int, ...], ...]:
         """Return the first kernels of the layers that offload, for each job that is not like another."""
         schedules = self._variant(plan)._alike(obstacle.workload, obstacle.system)
-        return tuple(tuple(schedule.offloads) for schedule in schedules.values())
+        return tuple(tuple(one.kernels[0] for one in found.offloads) for found in schedules.values())
 
     def _variant(self, plan: Plan) -> VdnnMulti:
         return type(self)(**{**self.parameters(), **vars(plan)})
@@ -240,26 +192,25 @@ class VdnnMulti(Limited, LayerWise):
         distinct = {(id(job.trace), self._rates[job.gpu]): job for job in workload.jobs}
         return {key: self._schedule_for(job, system, key[1]) for key, job in distinct.items()}
 
-    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
-        """Decide what a job offloads, as those like it."""
-        rate = self._rates[job.gpu]
-        schedule = self._schedules[id(job.trace), rate]
-        steering = Steering(
-            job.trace,
-            schedule.layers,
-            list(schedule.offloads.values()),
-            system.gpu.page_size,
-            self._budget(system),
-            partial(_copy_cycles, system.gpu.clock, rate),
-            feedback=self.feedback,
-        )
-        return _Job(
-            job,
-            schedule,
-            self.order == "gradient_first",
-            joins=self._joins,
-            steering=steering if self.plans_prefetches else None,
-            rescue=Rescue(job.trace) if self.ladder in CHOSEN_BY_TRIAL else None,
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> SteeredJob:
+        """Decide what a job offloads, as those like it; a layer waits for all that is planned to come."""
+        trace, rate = job.trace, self._rates[job.gpu]
+        schedule = self._schedules[id(trace), rate]
+        arrivals = list[tuple[int, Move]]()
+        if self.plans_prefetches:
+            schedule, arrived = replace(schedule, fetches=()), Await(evictions=False, prefetches=True)
+            arrivals = [(layer.backward[-1], arrived) for layer in schedule.layers if layer.backward]
+        return SteeredJob(
+            grouped(self._copies(trace, schedule)),
+            grouped([*layer_joins(schedule), *arrivals]) if self._joins else {},
+            schedule=schedule,
+            trace=trace,
+            planned=schedule.offloads if self.plans_prefetches else (),
+            feedback=self.plans_prefetches and self.feedback,
+            page_bytes=system.gpu.page_size,
+            budget_bytes=self._budget(system),
+            copy_cycles=partial(_copy_cycles, system.gpu.clock, rate),
+            rescue=Rescue(trace) if self.ladder in CHOSEN_BY_TRIAL else None,
         )
 
     def _budget(self, system: SystemSpec) -> int:

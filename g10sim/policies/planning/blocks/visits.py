@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from g10sim.grouping import grouped
 from g10sim.policies.planning.blocks.homes import GPU
 from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, part_numbers
-from g10sim.policies.planning.offloading.windows import Window
+from g10sim.policies.planning.offloading.windows import Window, near_uses
 from g10sim.trace.model import Trace
 
 Overlap = Literal["all", "batches", "none"]
@@ -46,43 +45,37 @@ def visits_of(
     before their own.
     """
     kinds, numbers = kinds_of(trace, parts), part_numbers(parts)
-    layers = grouped((part.group, number) for number, part in enumerate(parts)).values()
+    groups, found = [part.group for part in parts], list[Visit]()
+    layers = grouped((group, number) for number, group in enumerate(groups)).values()
     whole, single = [(run[0], run[-1]) for run in layers], [(number, number) for number in range(len(parts))]
-    found = list[Visit]()
     for tensor, kernels in enumerate(trace.uses):
         if homes.get(tensor, GPU) == GPU or not kernels:
             continue
-        used = list(dict.fromkeys(numbers[kernel] for kernel in kernels))
+        used = dict.fromkeys(numbers[kernel] for kernel in kernels)
         if kinds[tensor] is Kind.WEIGHTS:
-            used = list(dict.fromkeys(parts[part].group for part in used))
-            stays = _stays(used, len(whole), 1)
-            found += _visits(trace, tensor, stays, whole, ahead=overlap == "all")
+            used = dict.fromkeys(groups[part] for part in used)
+            found += _visits(trace, tensor, [*used], whole, 1, ahead=overlap == "all")
         else:
-            stays = _stays(used, len(single), _PARTS_APART)
-            found += _visits(trace, tensor, stays, single, ahead=overlap != "none")
+            found += _visits(trace, tensor, [*used], single, _PARTS_APART, ahead=overlap != "none")
     return tuple(found)
 
 
-_Stays = tuple[list[tuple[int, int]], bool]
-"""First and last uses of every stay, and whether the last one goes on in the next iteration."""
-
-
-def _stays(uses: Sequence[int], count: int, apart: int) -> _Stays:
-    """Join uses, of places from 0 to ``count``, that are no more than ``apart`` from each other."""
-    breaks = [second for first, second in pairwise(uses) if second - first > apart]
-    starts = [uses[0], *breaks]
-    ends = [max(use for use in uses if use < start) for start in breaks] + [uses[-1]]
-    return list(zip(starts, ends, strict=True)), uses[0] + count - uses[-1] <= apart
-
-
 def _visits(
-    trace: Trace, tensor: int, stays: _Stays, places: Sequence[tuple[int, int]], *, ahead: bool
+    trace: Trace,
+    tensor: int,
+    uses: Sequence[int],
+    places: Sequence[tuple[int, int]],
+    apart: int,
+    *,
+    ahead: bool,
 ) -> Iterator[Visit]:
-    """Yield the visits of a tensor; ``places`` are the first and last part of each place.
+    """Yield the visits of a tensor that is used in some places; these are the first and last part of each.
 
-    After the last one, too, it leaves if it is alive: the CPU may need it.
+    It stays from use to use that are no more than ``apart``, the last one and the first of the next iteration
+    as well. After the last one, too, it leaves if it is alive: the CPU may need it.
     """
-    (spans, wraps), lasts = stays, trace.lasting[tensor]
+    spans = near_uses(uses, lambda before, after: after - before > apart)
+    wraps, lasts = uses[0] + len(places) - uses[-1] <= apart, trace.lasting[tensor]
     is_needed = lasts or trace.deaths[tensor] > trace.uses[tensor][-1] + 1
     for number, (first, last) in enumerate(spans):
         is_there = not number and (wraps or not lasts)

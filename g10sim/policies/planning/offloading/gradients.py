@@ -8,9 +8,9 @@ from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
-from g10sim.policies.planning.offloading.births import Births
+from g10sim.policies.planning.moves import births
 from g10sim.policies.planning.offloading.takeover import Bucket, cpu_inputs, filled_buckets, partial_sums
-from g10sim.policies.planning.offloading.windows import Window, by_kernel
+from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import Device, Trace
 
 
@@ -34,16 +34,13 @@ class Gradients:
         *,
         has_two_buffers: bool = True,
     ) -> None:
-        self._trace, self._births, self._left = trace, Births(trace, births), left
-        self._ahead, self._has_two_buffers = births, has_two_buffers
+        self._trace, self._ahead, self._left = trace, births, left
+        self._has_two_buffers = has_two_buffers
         inputs = cpu_inputs(trace)
         made = {tensor for tensor, _ in inputs}
         reduced = (Bucket(one.outputs, one.id) for one in trace.collectives if one.outputs[0] in made)
         self._buckets = tuple(reduced) or filled_buckets(trace, partial_sums(trace, inputs), bucket_bytes)
-        self._full = {bucket.ready: number for number, bucket in enumerate(self._buckets)}
         self._ends = [*(self._waits_for_last(bucket) for bucket in self._buckets[1:]), len(trace.kernels) - 1]
-        returns = (stay for stay in self.stays if stay.fetched > trace.births[stay.tensor])
-        self._returns = by_kernel(returns, "fetched")
 
     @cached_property
     def departures(self) -> dict[int, int]:
@@ -81,22 +78,21 @@ class Gradients:
         last = self._trace.kernels[bucket.ready]
         return last.touched if last.device is Device.LINKS else bucket.tensors
 
-    def before(self, kernel: int) -> Iterator[Move]:
-        """Yield the moves of a kernel that is about to start."""
-        yield from self._births.before(kernel)
-        yield from map(Fetch, self._returns.get(kernel, ()))
+    def before(self) -> Iterator[tuple[int, Move]]:
+        """Yield the moves of kernels that are about to start."""
+        yield from births(self._trace, self._ahead)
+        returns = (stay for stay in self.stays if stay.fetched > self._trace.births[stay.tensor])
+        yield from ((stay.fetched, Fetch(stay.tensor)) for stay in returns)
 
-    def after(self, kernel: int) -> Iterator[Move]:
-        """Yield the moves of a kernel that has ended, or was launched."""
-        found = self._trace.kernels[kernel]
-        if found.device is Device.CPU:
-            back = (tensor for tensor in found.outputs if self._trace.uses[tensor])
-            yield from (Fetch(tensor) for tensor in back if tensor not in self._left)
-        number = self._full.get(kernel)
-        if number is not None:
+    def after(self) -> Iterator[tuple[int, Move]]:
+        """Yield the moves of kernels that have ended, or were launched."""
+        for kernel in self._trace.cpu_kernels:
+            back = (tensor for tensor in kernel.outputs if self._trace.uses[tensor])
+            yield from ((kernel.id, Fetch(tensor)) for tensor in back if tensor not in self._left)
+        for number, bucket in enumerate(self._buckets):
             if number and self._has_two_buffers:
-                yield Await(frozenset(self._buckets[number - 1].tensors))
-            yield from map(Evict, self._buckets[number].tensors)
+                yield bucket.ready, Await(frozenset(self._buckets[number - 1].tensors))
+            yield from ((bucket.ready, Evict(tensor)) for tensor in bucket.tensors)
 
 
 def host_bytes(

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyView
-from g10sim.policies.interface.moves import Await, Evict, Fetch, Move, Store
+from g10sim.grouping import grouped
+from g10sim.policies.interface import PlannedMachine
+from g10sim.policies.interface.moves import Await, Evict, Fetch, Store
 from g10sim.policies.interface.parameters import Count, Declared, parameter
+from g10sim.policies.planning.moves import KernelMoves, MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over
 from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_cpu, require_gpu
 from g10sim.policies.planning.offloading.takeover import Takeover, parameter_bytes
-from g10sim.policies.planning.offloading.windows import Window, by_kernel
-from g10sim.trace.model import Device, TensorKind, Trace
+from g10sim.policies.planning.offloading.windows import Window
+from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.workload import Job
 
 
 def read_only(trace: Trace) -> frozenset[int]:
     """Return the persistent tensors that kernels on the GPU read and never write."""
-    written = {t for one in trace.kernels if one.device is not Device.CPU for t in one.outputs}
-    lasting = (tensor.id for tensor in trace.tensors if tensor.persistent)
-    return frozenset(tensor for tensor in lasting if trace.uses[tensor] and tensor not in written)
+    lasting = (tensor for tensor, lasts in enumerate(trace.lasting) if lasts and trace.uses[tensor])
+    return frozenset(tensor for tensor in lasting if tensor not in trace.written_on_gpu)
 
 
 def read_weights(trace: Trace, least_bytes: int = 0) -> frozenset[int]:
@@ -35,50 +36,33 @@ def read_weights(trace: Trace, least_bytes: int = 0) -> frozenset[int]:
     return frozenset(tensor.id for tensor in weights if tensor.size_bytes > least_bytes)
 
 
-@dataclass(frozen=True)
-class Offloaded(JobPolicy):
-    """Moves of one job.
+def offloaded(
+    trace: Trace,
+    gradients: Gradients,
+    homes: Mapping[int, str],
+    stays: Sequence[Window],
+    *,
+    kept: Sequence[Window] = (),
+    before: KernelMoves = (),
+    after: KernelMoves = (),
+) -> MovesByKernel:
+    """Return the moves of weights with these stays on the GPU, of gradients, and of states on the SSD.
 
-    ``homes`` are the tiers in which weights and optimizer states lie; those that are ``away`` lie on the SSD.
-    ``fetched`` and ``released`` are weights by kernel. ``below`` are the most bytes of the job in each tier,
-    with those of some steps on their way through. Other moves are ``before`` kernels start and ``after`` they
-    end.
+    ``homes`` are the tiers in which weights and optimizer states lie. Weights come for the stays that are
+    ``kept``, too, and are not given up after them. The last kernel waits for what goes to the SSD. Other
+    moves are ``before`` kernels start and ``after`` they end.
     """
-
-    gradients: Gradients
-    homes: Mapping[int, str] = field()  # no default here: that of the base class would be one
-    fetched: Mapping[int, Sequence[int]]
-    released: Mapping[int, Sequence[int]]
-    away: frozenset[int]
-    note: str = ""
-    below: Mapping[str, int] = field(default_factory=dict)
-    before: Mapping[int, Sequence[Move]] = field(default_factory=dict)
-    after: Mapping[int, Sequence[Move]] = field(default_factory=dict)
-    pageable: Collection[int] = ()
-
-    @classmethod
-    def of(cls, gradients: Gradients, homes: Mapping[int, str], stays: Sequence[Window]) -> Offloaded:
-        """Return the moves of weights with these stays on the GPU."""
-        away = frozenset(tensor for tensor, home in homes.items() if home == "ssd")
-        return cls(gradients, homes, by_kernel(stays, "fetched"), by_kernel(stays, "last"), away)
-
-    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
-        """Yield the moves of a kernel that is about to start; the last one waits for what goes to the SSD."""
-        if view.kernel == len(view.trace.kernels) - 1 and self.away:
-            yield Await(self.away)
-        yield from map(Fetch, self.fetched.get(view.kernel, ()))
-        yield from self.gradients.before(view.kernel)
-        yield from self.before.get(view.kernel, ())
-
-    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
-        """Yield the moves of a kernel that has ended, or was launched."""
-        yield from self.gradients.after(view.kernel)
-        for tensor in self.released.get(view.kernel, ()):
-            yield Evict(tensor, self.homes[tensor], is_clean=True)
-        kernel = view.trace.kernels[view.kernel]
-        if kernel.device is Device.CPU:
-            yield from (Store(tensor, "ssd") for tensor in kernel.touched if tensor in self.away)
-        yield from self.after.get(view.kernel, ())
+    away = frozenset(tensor for tensor, home in homes.items() if home == "ssd")
+    waits = [(len(trace.kernels) - 1, Await(away))] if away else []
+    fetched = ((stay.fetched, Fetch(stay.tensor)) for stay in (*kept, *stays))
+    released = ((stay.last, Evict(stay.tensor, homes[stay.tensor], is_clean=True)) for stay in stays)
+    used = ((kernel.id, tensor) for kernel in trace.cpu_kernels for tensor in kernel.touched)
+    stored = ((kernel, Store(tensor, "ssd")) for kernel, tensor in used if tensor in away)
+    return MovesByKernel(
+        grouped([*waits, *fetched, *gradients.before(), *before]),
+        grouped([*gradients.after(), *released, *stored, *after]),
+        homes=homes,
+    )
 
 
 class StepsOnCpu(Declared, FixedPlaces):
@@ -91,7 +75,7 @@ class StepsOnCpu(Declared, FixedPlaces):
     births: Count = parameter(default=4)
     """Kernels ahead of which new tensors are mapped."""
 
-    job_class = Offloaded
+    job_class = MovesByKernel
     _share = 1.0
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
@@ -100,16 +84,14 @@ class StepsOnCpu(Declared, FixedPlaces):
         require_cpu(self.name, system, schedule.pass_bytes)
         return taken_over(Takeover.of(trace, self._share, self._parameter_bytes(trace)), schedule)
 
-    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         """Plan what comes and goes, and count what lies in the tiers. Raises UnsupportedError."""
         trace, sizes = job.trace, machine.sizes(job.trace)
         planned = self._plan_job(trace, machine, system)
-        in_host = host_bytes(trace, sizes, planned.away, self.requirements.cpu_buffers or len(trace.kernels))
-        others = planned.homes.keys() - used_on_cpu(trace) - planned.away
-        on_ssd = sum(sizes[tensor] for tensor in planned.away)
-        return replace(
-            planned, below={"host": in_host + sum(sizes[tensor] for tensor in others), "ssd": on_ssd}
-        )
+        away = {tensor for tensor, home in planned.homes.items() if home == "ssd"}
+        in_host = host_bytes(trace, sizes, away, self.requirements.cpu_buffers or len(trace.kernels))
+        in_host += sum(sizes[tensor] for tensor in planned.homes.keys() - used_on_cpu(trace) - away)
+        return replace(planned, below={"host": in_host, "ssd": sum(sizes[tensor] for tensor in away)})
 
     def _parameter_bytes(self, trace: Trace) -> int:
         """Return the bytes of the gradient of one parameter."""
@@ -118,7 +100,7 @@ class StepsOnCpu(Declared, FixedPlaces):
     def _schedule(self, trace: Trace) -> Schedule:
         raise NotImplementedError
 
-    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         raise NotImplementedError
 
 
@@ -157,12 +139,12 @@ class OptimizerBelow(StepsOnCpu):
     def _parameter_bytes(self, trace: Trace) -> int:
         return parameter_bytes(trace, self.bytes_per_gradient)
 
-    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         bucket_bytes, has_two_buffers = self._schedule(trace).bucket_bytes, self._has_two_buffers
         gradients = Gradients(trace, bucket_bytes, self.births, has_two_buffers=has_two_buffers)
         peak = gpu_peak(trace, machine.sizes(trace), gradients.departures, self.births, gradients.stays)
         require_gpu(self.name, system, peak, "weights and activations")
-        return Offloaded.of(gradients, {}, ())
+        return offloaded(trace, gradients, {}, ())
 
 
 class WeightsBelow(StepsOnCpu):
@@ -172,7 +154,7 @@ class WeightsBelow(StepsOnCpu):
     """Bytes of the weight, and of the gradient, of one parameter; none: as it was captured, and 2 where the
     trace does not say."""
 
-    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         """Plan when weights come and go; the moves follow. Raises UnsupportedError."""
         if self.workload.replicas > 1 and not job.trace.collectives:
             raise UnsupportedError(

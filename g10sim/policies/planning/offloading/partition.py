@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -44,10 +44,8 @@ class _Partitioning:
         """Collectives by the kernel that they come before, or behind."""
         self._parts: dict[int, int] = {}
         """For each gradient the part of its sum that the CPU reads."""
-        self._rests: dict[int, int] = {}
-        """For each weight of which the GPU has a part, and keeps the rest, that rest."""
-        self._gathered = defaultdict[int, list[tuple[Window, int]]](list)
-        """For each weight that is gathered for its stays, these and the rests that come with them."""
+        self._rests = defaultdict[int, list[tuple[range, int]]](list)
+        """For each weight of which the GPU has a part, the rests that it has, each for some kernels."""
         self._scatter(bucket_bytes)
         self._gather_for_stays(stays)
         self._gather_updates()
@@ -56,13 +54,8 @@ class _Partitioning:
     def _part(self, size: int) -> int:
         return -(-size // self._replicas)
 
-    def _rest(self, tensor: int, *, persistent: bool) -> int | None:
-        """Add the rest of a tensor beyond the replica's part; None where there is none."""
-        given = self._given.tensors[tensor]
-        size = given.size_bytes - self._part(given.size_bytes)
-        return self._add(given, "rest", size, persistent=persistent) if size else None
-
-    def _add(self, like: Tensor, words: str, size: int, *, persistent: bool) -> int:
+    def _add(self, tensor: int, words: str, size: int, *, persistent: bool) -> int:
+        like = self._given.tensors[tensor]
         made = Tensor(len(self._tensors), f"{like.name} ({words})", size, like.kind, persistent)
         self._tensors.append(made)
         return made.id
@@ -71,9 +64,8 @@ class _Partitioning:
         """Reduce-scatter gradients in buckets."""
         for bucket in filled_buckets(self._given, cpu_inputs(self._given), bucket_bytes):
             for tensor in bucket.tensors:
-                given = self._given.tensors[tensor]
-                size = self._part(given.size_bytes)
-                self._parts[tensor] = self._add(given, "part", size, persistent=False)
+                size = self._part(self._tensors[tensor].size_bytes)
+                self._parts[tensor] = self._add(tensor, "part", size, persistent=False)
             parts = [self._parts[tensor] for tensor in bucket.tensors]
             moved = self._bytes(bucket.tensors) - self._bytes(parts)
             made = _collective(
@@ -83,32 +75,31 @@ class _Partitioning:
 
     def _gather_for_stays(self, stays: Iterable[Window]) -> None:
         for stay in stays:
-            rest = self._rest(stay.tensor, persistent=False)
-            if rest is None:
-                continue
-            self._gathered[stay.tensor].append((stay, rest))
-            phase = self._given.kernels[stay.first].phase
-            moved = self._bytes([rest])
-            made = _collective("All-gather", [stay.tensor], [rest], phase=phase, moved_bytes=moved)
-            self._before[stay.fetched].append(made)
+            kernels, phase = range(stay.first, stay.last + 1), self._given.kernels[stay.first].phase
+            self._before[stay.fetched] += self._gather([stay.tensor], kernels, phase, persistent=False)
 
     def _gather_updates(self) -> None:
         """All-gather what the CPU has updated and the GPU keeps, behind the last step that updates it."""
-        last = {tensor: step.id for step in self._steps for tensor in step.outputs if self._is_kept(tensor)}
+        lasting, uses, kernels = self._given.lasting, self._given.uses, range(len(self._given.kernels))
+        updated = ((tensor, step.id) for step in self._steps for tensor in step.outputs)
+        last = {t: step for t, step in updated if lasting[t] and uses[t] and t not in self._rests}
         for step in self._steps:
             mine = [tensor for tensor in step.outputs if last.get(tensor) == step.id]
-            rests = {tensor: self._rest(tensor, persistent=True) for tensor in mine}
-            found = {tensor: rest for tensor, rest in rests.items() if rest is not None}
-            self._rests |= found
-            if found:
-                made = _collective(
-                    "All-gather", found, found.values(), moved_bytes=self._bytes(found.values())
-                )
-                self._behind[step.id].append(made)
+            self._behind[step.id] += self._gather(mine, kernels, Phase.OPTIMIZER, persistent=True)
 
-    def _is_kept(self, tensor: int) -> bool:
-        lasts = self._given.lasting[tensor] and self._given.uses[tensor]
-        return bool(lasts) and tensor not in self._gathered
+    def _gather(
+        self, weights: Sequence[int], kernels: range, phase: Phase, *, persistent: bool
+    ) -> Iterator[Kernel]:
+        """Add the rests of weights that some kernels use, and yield the collective that brings them."""
+        found = dict[int, int]()
+        for weight in weights:
+            size = self._tensors[weight].size_bytes
+            if rest := size - self._part(size):
+                found[weight] = self._add(weight, "rest", rest, persistent=persistent)
+                self._rests[weight].append((kernels, found[weight]))
+        if found:
+            moved = self._bytes(found.values())
+            yield _collective("All-gather", found, found.values(), phase=phase, moved_bytes=moved)
 
     def _bytes(self, tensors: Iterable[int]) -> int:
         return sum(self._tensors[tensor].size_bytes for tensor in tensors)
@@ -116,7 +107,7 @@ class _Partitioning:
     def _shrink(self) -> None:
         """Leave the replica its part of what has a rest, and of what only its steps use."""
         used = {tensor for step in self._steps for tensor in step.touched}
-        for tensor in {*self._rests, *self._gathered, *(used & self._given.only_on_cpu)}:
+        for tensor in {*self._rests, *(used & self._given.only_on_cpu)}:
             given = self._tensors[tensor]
             self._tensors[tensor] = replace(given, size_bytes=self._part(given.size_bytes))
 
@@ -150,7 +141,4 @@ class _Partitioning:
 
     def _rest_at(self, tensor: int, kernel: int) -> int | None:
         """Return the rest of a tensor that a kernel uses next to the replica's part."""
-        for stay, rest in self._gathered.get(tensor, ()):
-            if stay.first <= kernel <= stay.last:
-                return rest
-        return self._rests.get(tensor)
+        return next((rest for kernels, rest in self._rests.get(tensor, ()) if kernel in kernels), None)

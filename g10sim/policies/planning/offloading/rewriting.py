@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from g10sim.grouping import grouped
 from g10sim.policies.planning.offloading.takeover import (
     Launches,
     Takeover,
@@ -59,9 +60,10 @@ class _Rewriting:
         self._last = {tensor: kernel.id for kernel in taken for tensor in kernel.outputs}
         self._copies = {tensor: self._added(tensor, "host copy") for tensor in weights if tensor in read}
         self._next = {t: self._added(t, "next") for t in weights} if schedule.delayed else {}
-        self._signal = -1 if schedule.returns or schedule.delayed else len(self._tensors)
-        if self._signal >= 0:
-            self._tensors.append(Tensor(self._signal, "signal", 1, TensorKind.OTHER, persistent=False))
+        self._signal = [] if schedule.returns or schedule.delayed else [len(self._tensors)]
+        """A tensor that the last step writes, if the end of the iteration waits for it."""
+        signals = (Tensor(one, "signal", 1, TensorKind.OTHER, persistent=False) for one in self._signal)
+        self._tensors.extend(signals)
 
     def _added(self, tensor: int, words: str) -> int:
         like = self._tensors[tensor]
@@ -86,12 +88,11 @@ class _Rewriting:
         """Return the trace."""
         launched = len(self._given.kernels) - len(self._takeover.takes)
         kernels = list(self._busy("Launch kernels", self._schedule.launch_seconds * launched, []))
-        first, steps = self._steps[0][0], list(reversed(self._steps))
+        first, steps = self._steps[0][0], grouped(self._steps)
         for position in range(len(self._given.kernels) + 1):
             if position == first:
                 kernels += self._before_the_steps(first)
-            while steps and steps[-1][0] == position:
-                taken = self._given.kernels[steps.pop()[1]]
+            for taken in map(self._given.kernels.__getitem__, steps.get(position, ())):
                 kernels += [*self._before_step(taken), self._step(taken)]
             if position < len(self._given.kernels) and position not in self._takeover.takes:
                 kernels.append(self._given.kernels[position])
@@ -100,15 +101,13 @@ class _Rewriting:
         return replace(self._given, tensors=tuple(self._tensors), kernels=tuple(numbered))
 
     def _step(self, kernel: Kernel) -> Kernel:
-        takeover = self._takeover
         inputs = [self._copies.get(tensor, tensor) for tensor in kernel.inputs]
         outputs = list[int]()
         for tensor in kernel.outputs:
             outputs += [self._copies[tensor]] if tensor in self._copies else []
             if tensor not in self._copies or self._last[tensor] == kernel.id:
                 outputs.append(self._next.get(tensor, tensor))
-        if self._signal >= 0 and kernel.id == self._steps[-1][1]:
-            outputs.append(self._signal)
+        outputs += self._signal if kernel.id == self._steps[-1][1] else []
         return replace(
             kernel,
             duration=0,
@@ -117,7 +116,7 @@ class _Rewriting:
             fault_profile=None,
             reads=(),
             device=Device.CPU,
-            parameters=takeover.parameters.get(kernel.id, 0),
+            parameters=self._takeover.parameters.get(kernel.id, 0),
         )
 
     def _before_step(self, kernel: Kernel) -> Iterable[Kernel]:
@@ -143,13 +142,8 @@ class _Rewriting:
             yield added_kernel("All gradients", gradients, [], device=Device.CPU, moved_bytes=len(gradients))
 
     def _at_the_end(self) -> Iterable[Kernel]:
-        if self._schedule.delayed:
-            return
-        if self._signal >= 0:
-            yield added_kernel("Step has ended", [self._signal], [])
-            return
         steps = [self._given.kernels[kernel] for _, kernel in reversed(self._steps)]
         updated = ([t for t in step.outputs if t in self._takeover.weights] for step in steps)
-        last = next(filter(None, updated), None)
-        if last is not None:
-            yield added_kernel("Step has ended", last, [])
+        awaited = self._signal or next(filter(None, updated), [])
+        if awaited and not self._schedule.delayed:
+            yield added_kernel("Step has ended", awaited, [])

@@ -96,7 +96,8 @@ def _movable(trace: Trace, kept: frozenset[int]) -> frozenset[int]:
     Those that use weights and states of the ``kept`` ones stay with them.
     """
     kernels, found = trace.kernels, set[int]()
-    near = {tensor for kernel in kept for tensor in kernels[kernel].touched if _binds(trace, tensor)}
+    lasting = (t for kernel in kept for t in kernels[kernel].touched if trace.lasting[t])
+    near = {tensor for tensor in lasting if trace.tensors[tensor].kind in _KEPT_TOGETHER}
     needed = {tensor for kernel in kept for tensor in kernels[kernel].inputs}
     for kernel in reversed(kernels):
         makes = [tensor for tensor in kernel.outputs if not trace.lasting[tensor]]
@@ -106,11 +107,6 @@ def _movable(trace: Trace, kept: frozenset[int]) -> frozenset[int]:
         else:
             needed.update(kernel.touched)
     return frozenset(found)
-
-
-def _binds(trace: Trace, tensor: int) -> bool:
-    found = trace.tensors[tensor]
-    return found.persistent and found.kind in _KEPT_TOGETHER
 
 
 class Launches:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from g10sim.grouping import grouped
 from g10sim.trace.model import Trace
 
 
@@ -29,9 +29,17 @@ def windows(
     fetched as soon as it is one of the next ``ahead`` bytes, and all that are there then are no more than
     ``most_live``.
     """
+    sizes = (sum(trace.tensors[t].size_bytes for t in one.tensors if t in weights) for one in trace.kernels)
+    used = [0, *accumulate(sizes)]
+
+    def are_apart(before: int, after: int) -> bool:
+        return used[after] - used[before + 1] >= reuse
+
+    near = ((tensor, near_uses(trace.uses[tensor], are_apart)) for tensor in weights)
+    stays = sorted((first, tensor, last) for tensor, spans in near for first, last in spans)
     found, fetched_bytes = list[Window](), 0
     starts, sums, leaving = list[int](), list[int](), list[tuple[int, int]]()
-    for first, tensor, last in sorted(_stays(trace, weights, reuse)):
+    for first, tensor, last in stays:
         size = trace.tensors[tensor].size_bytes
         place = bisect_left(sums, fetched_bytes + size - ahead)
         earliest = starts[place] if place < len(starts) else first
@@ -58,24 +66,12 @@ def _with_room(leaving: list[tuple[int, int]], earliest: int, first: int, most: 
     return min(start, first)
 
 
-def _stays(trace: Trace, weights: Collection[int], reuse: int) -> Iterator[tuple[int, int, int]]:
-    """Yield first use, weight and last use of every group of uses that are near to each other."""
-    used = [0]
-    for kernel in trace.kernels:
-        mine = (trace.tensors[t].size_bytes for t in kernel.tensors if t in weights)
-        used.append(used[-1] + sum(mine))
-    for tensor in weights:
-        uses: Sequence[int] = trace.uses[tensor]
-        first = last = uses[0] if uses else -1
-        for use in uses[1:]:
-            if used[use] - used[last + 1] >= reuse:
-                yield first, tensor, last
-                first = use
-            last = use
-        if uses:
-            yield first, tensor, last
-
-
-def by_kernel(stays: Iterable[Window], which: str) -> dict[int, list[int]]:
-    """Return the tensors that are ``fetched`` at each kernel, or whose stay is over with it (``last``)."""
-    return grouped((getattr(window, which), window.tensor) for window in stays)
+def near_uses(uses: Sequence[int], are_apart: Callable[[int, int], bool]) -> list[tuple[int, int]]:
+    """Return the first and the last of uses of which none is apart from the one before it."""
+    spans = list[tuple[int, int]]()
+    for use in uses:
+        if spans and not are_apart(spans[-1][1], use):
+            spans[-1] = spans[-1][0], use
+        else:
+            spans.append((use, use))
+    return spans
