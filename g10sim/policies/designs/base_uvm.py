@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 
 from g10sim.looks import GREY, Look
-from g10sim.policies.interface import Policy, PolicyView, Requirements
+from g10sim.policies.interface import Policy, PolicyView, Requirements, Trials
 from g10sim.policies.interface.moves import Access, Move
 from g10sim.policies.interface.parameters import WITH_KERNEL_ACCESS, Count, Declared, parameter
 from g10sim.policies.interface.registry import register_policy
@@ -34,6 +34,16 @@ class BaseUvm(Declared, Policy):
         """Nothing moves ahead of its use."""
         return Requirements(moves_ahead=False, drops_dead_tensors=self.discard)
 
+    def settle(self, obstacle: Trials) -> BaseUvm:
+        """Count accesses where that decides what migrates."""
+        return self if self.access_counter is None else _Counting(**self.parameters())
+
+
+class _Counting(BaseUvm):
+    """Base UVM that counts: hooks that have nothing to say are not asked at each kernel."""
+
+    access_counter: int
+
     def _set_up(self) -> None:
         self._counts: dict[int, dict[int, int]] = {}
 
@@ -46,17 +56,15 @@ class BaseUvm(Declared, Policy):
         """Return how often kernels have used what they use in place."""
         return tuple(sorted(self._counts[view.job].items()))
 
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
         """Use in place what kernels have not used often enough; the rest faults."""
-        return () if self.access_counter is None else self._counted(view, self.access_counter)
-
-    def _counted(self, view: PolicyView, most: int) -> Iterator[Move]:
         kernel, counts = view.trace.kernels[view.kernel], self._counts[view.job]
         for tensor in kernel.tensors:
             tier = next((name for name in view.in_place_tiers if view.bytes_in(tensor, name)), None)
             if tier is None:
                 continue
             count = counts.get(tensor, 0) + kernel.reads_of(tensor) + (tensor in kernel.outputs)
-            counts[tensor] = count if count <= most else 0
-            if count <= most:
+            is_few = count <= self.access_counter
+            counts[tensor] = count if is_few else 0
+            if is_few:
                 yield Access(tensor, tier)

@@ -6,7 +6,7 @@ They are issued during an iteration, and the next one is planned by how they wen
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,18 +77,17 @@ class Rescue:
 
     def __init__(self, trace: Trace) -> None:
         backward = first_backward_kernel(trace)
-        self._needed = {}
-        for tensor in trace.tensors:
-            if not tensor.persistent and trace.births[tensor.id] < backward < trace.deaths[tensor.id]:
-                self._needed[tensor.id] = next(use for use in trace.uses[tensor.id] if use >= backward)
+        kept = (t for t, birth in enumerate(trace.births) if birth < backward < trace.deaths[t])
+        waiting = (tensor for tensor in kept if not trace.lasting[tensor])
+        needed = ((next(use for use in trace.uses[t] if use >= backward), t) for t in waiting)
+        self._order = sorted(needed, key=lambda pair: (-pair[0], pair[1]))
         self._farthest = FarthestUse()
-        self._order = sorted(self._needed, key=lambda tensor: (-self._needed[tensor], tensor))
 
     def victim(self, view: PolicyView) -> int | None:
         """Return the tensor that goes to host memory; None where all that is there is in use."""
-        for tensor in self._order:
+        for needed, tensor in self._order:
             idle = view.is_whole(tensor) and not view.is_needed(tensor)
-            if idle and view.kernel + view.next_use(tensor) == self._needed[tensor]:
+            if idle and view.kernel + view.next_use(tensor) == needed:
                 return tensor
         return self._farthest.idle(view)
 
@@ -115,7 +114,7 @@ class SteeredJob(LayerJob):
     def __post_init__(self) -> None:
         """Begin without shifts, and without anything under way."""
         self._layer_starts = sorted(layer.backward[0] for layer in self.schedule.layers if layer.backward)
-        self._shifts: dict[int, int] = {}
+        self._shifts = Counter[int]()
         self._triggers: tuple[Trigger, ...] = ()
         self._due: deque[Trigger] = deque()
         self._under_way: dict[int, Trigger] = {}
@@ -185,17 +184,14 @@ class SteeredJob(LayerJob):
                     self._early[tensor] = trigger
             elif trigger.needed <= kernel:
                 del self._under_way[tensor]
-                self._move(tensor, 1)
+                self._shifts[tensor] += 1
         while self._due and self._due[0].needed <= kernel:
             trigger = self._due.popleft()
             if not view.is_whole(trigger.tensor):
-                self._move(trigger.tensor, 1)
+                self._shifts[trigger.tensor] += 1
         for tensor, trigger in list(self._early.items()):
             if trigger.needed <= kernel:
                 del self._early[tensor]
             elif view.free_bytes < view.size_bytes(tensor):
                 del self._early[tensor]
-                self._move(tensor, -1)
-
-    def _move(self, tensor: int, boundaries: int) -> None:
-        self._shifts[tensor] = self._shifts.get(tensor, 0) + boundaries
+                self._shifts[tensor] -= 1

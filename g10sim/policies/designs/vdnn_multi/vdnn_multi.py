@@ -233,15 +233,16 @@ class VdnnMulti(Limited, LayerWise):
         if self.ladder not in CHOSEN_BY_TRIAL:
             return ""
         counts = sorted({len(schedule.offloads) for schedule in self._schedules.values()})
-        plan = [f"{' or '.join(map(str, counts))} layers offload"]
-        headroom = f"headroom {self.headroom or 0:.0%}"
-        plan.append(headroom if self.weighs_memory else f"offload {self._offloads}")
-        step = LADDER[self.ladder]
-        if self.arbitration not in (None, step.arbitration):
-            plan.append(f"arbitration {self.arbitration}")
-        if self.prefetch not in (None, step.prefetch):
-            plan.append(f"prefetch by {self.prefetch}")
-        return ", ".join([*plan, *(["layers join"] if self._joins else []), *filter(None, [self._tried])])
+        step, headroom = LADDER[self.ladder], f"headroom {self.headroom or 0:.0%}"
+        words = [
+            f"{' or '.join(map(str, counts))} layers offload",
+            headroom if self.weighs_memory else f"offload {self._offloads}",
+            f"arbitration {self.arbitration}" if self.arbitration not in (None, step.arbitration) else "",
+            f"prefetch by {self.prefetch}" if self.prefetch not in (None, step.prefetch) else "",
+            "layers join" if self._joins else "",
+            self._tried,
+        ]
+        return ", ".join(filter(None, words))
 
 
 def fair_share(system: SystemSpec, gpu: int, busy: Collection[int]) -> int:
