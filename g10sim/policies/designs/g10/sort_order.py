@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop
 
 import numpy as np
 
@@ -58,7 +60,9 @@ def _part_equal(codes: list[int], first: int, last: int) -> int:
 
 def _part(codes: list[int], first: int, last: int, base: int) -> int:
     """Part a range at its pivot, which goes to the front; return where the upper part begins."""
-    middle = _median(codes, first + 1, first + (last - first) // 2, last - 1, base)
+    # Of equal items of the three the library takes the later for the lesser one.
+    places = last - 1, first + (last - first) // 2, first + 1
+    middle = sorted(places, key=lambda place: codes[place] // base)[1]
     pivot = codes[middle]
     codes[first], codes[middle] = pivot, codes[first]
     least = pivot - pivot % base
@@ -76,40 +80,19 @@ def _part(codes: list[int], first: int, last: int, base: int) -> int:
         high -= 1
 
 
-def _median(codes: list[int], first: int, second: int, third: int, base: int) -> int:
-    """Return which of three places has the median; of equals the one that the library takes."""
-    one, two, three = codes[first] // base, codes[second] // base, codes[third] // base
-    if one < two:
-        if two < three:
-            return second
-        return third if one < three else first
-    if one < three:
-        return first
-    return third if two < three else second
+@dataclass(slots=True)
+class _Largest:
+    """An item of a heap, as ``heapq`` keeps it, whose top has the highest rank."""
+
+    rank: int
+    code: int
+
+    def __lt__(self, other: _Largest) -> bool:
+        return self.rank > other.rank
 
 
 def _by_heap(codes: list[int], base: int) -> list[int]:
-    """Sort by a heap whose top is the largest item."""
-    size = len(codes)
-    for top in range((size - 2) // 2, -1, -1):
-        _sift(codes, top, size, codes[top], base)
-    for end in range(size - 1, 0, -1):
-        code, codes[end] = codes[end], codes[0]
-        _sift(codes, 0, end, code, base)
-    return codes
-
-
-def _sift(codes: list[int], top: int, size: int, code: int, base: int) -> None:
-    """Fill the hole at ``top`` of a heap: larger children move up to a leaf, and the code up from there."""
-    hole, child = top, 2 * top + 2
-    while child < size:
-        if codes[child] // base < codes[child - 1] // base:
-            child -= 1
-        codes[hole], hole = codes[child], child
-        child = 2 * hole + 2
-    if child == size:
-        codes[hole], hole = codes[child - 1], child - 1
-    while hole > top and codes[(hole - 1) // 2] // base < code // base:
-        parent = (hole - 1) // 2
-        codes[hole], hole = codes[parent], parent
-    codes[hole] = code
+    """Sort by a heap: ``heapq`` moves items, equal ones too, as the library does."""
+    heap = [_Largest(code // base, code) for code in codes]
+    heapify(heap)
+    return [heappop(heap).code for _ in codes][::-1]
