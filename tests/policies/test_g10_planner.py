@@ -13,7 +13,7 @@ from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import ConfigError
 from g10sim.policies.designs.g10 import PlanningParameters, draft_g10, plan_g10
 from g10sim.policies.designs.g10.draft import PlannedEviction
-from g10sim.policies.designs.g10.live import _expected_stalls, _Unrelieved
+from g10sim.policies.designs.g10.live import _expected_stalls, _is_progress
 from g10sim.policies.designs.g10.planner import to_plan
 from g10sim.policies.designs.g10.recovery import RecoveringJob
 from g10sim.policies.designs.g10.tuned import unified_memory_factor
@@ -299,7 +299,7 @@ def test_a_round_counts_that_lowers_the_pressure_by_three_percent():
     [(97, 200, True), (98, 194, True), (100, 194, True), (98, 195, False), (101, 100, False)],
 )
 def test_a_round_counts_that_relieves_the_worst_kernel_or_all_by_three_percent(highest, total, is_progress):
-    assert _Unrelieved(highest, total).is_progress(_Unrelieved(100, 200)) is is_progress
+    assert _is_progress((highest, total), (100, 200)) is is_progress
 
 
 def test_of_tiers_that_are_equally_good_the_first_is_taken():

@@ -107,15 +107,11 @@ def _released(trace: Trace, stays: Sequence[Window]) -> tuple[list[Window], list
 
     Those are of weights that are there all the time and that the CPU does not update.
     """
-    updated = used_on_cpu(trace)
     leaves = {stay.tensor for stay in stays if stay.fetched > 0 or stay.last < trace.uses[stay.tensor][-1]}
-    ends, lasting = list[Window](), list[Window]()
-    for stay in stays:
-        if stay.tensor in leaves or stay.tensor in updated:
-            ends.append(stay)
-        else:
-            lasting.append(replace(stay, last=len(trace.kernels) - 1))
-    return ends, lasting
+    leaves |= used_on_cpu(trace)
+    end = len(trace.kernels) - 1
+    lasting = [replace(stay, last=end) for stay in stays if stay.tensor not in leaves]
+    return [stay for stay in stays if stay.tensor in leaves], lasting
 
 
 def _homes(trace: Trace, machine: PlannedMachine, weights: Collection[int], buffers: int) -> dict[int, str]:

@@ -112,6 +112,16 @@ class Draft:
                 found.append(absence)
         return found
 
+    def moved_earlier(self, kernel: int, earliest: int, size_bytes: int, free_bytes: int) -> int:
+        """Return the first of the kernels up to one from which on so much of the target is free.
+
+        A tensor of some size takes up memory from then on.
+        """
+        limit = self.target_bytes - free_bytes
+        moved = min(kernel, self.occupancy.within_from(limit, earliest, kernel))
+        self.occupancy.add(moved, kernel, size_bytes)
+        return moved
+
     def _note(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int | None) -> None:
         self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
 

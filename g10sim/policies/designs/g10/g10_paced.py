@@ -115,9 +115,8 @@ class G10Paced(PlannerOptions, PolicyPerJob):
             return
         waiting = self._variant("waiting", 0)
         yield from (waiting, *unpaced[1:])
-        if speeds[waiting] > _MUCH * max(map(speeds.__getitem__, unpaced)):
-            return
-        if not unpaced[0]._needs_ssd:
+        is_much_faster = speeds[waiting] > _MUCH * max(map(speeds.__getitem__, unpaced))
+        if is_much_faster or not unpaced[0]._needs_ssd:
             return
         yield from (self._variant("waiting", 0, share) for share in _SPARING)
         yield from (self._variant("published", ahead) for ahead in look_aheads)

@@ -163,19 +163,16 @@ class _Planning(Draft):
             return True
         size = period.size_bytes
         has_room = self._host_used.peak_bytes <= self._host.capacity_bytes - size
+        evict = self._evict_by_time if period.wraps else self._evict_by_budget
         if length > self._margin * self._copy_time(size, self._ssd):
-            if period.wraps:
-                self._evict_by_time(period, self._ssd)
-            elif has_room and not self._finds_budget(period):
-                if self._evict_by_budget(period, self._host):
-                    self._host_used.add(period.start, period.end, size)
-            else:
-                self._evict_by_budget(period, self._ssd)
+            if period.wraps or not has_room or self._finds_budget(period):
+                evict(period, self._ssd)
+            elif evict(period, self._host):
+                self._host_used.add(period.start, period.end, size)
             return True
         if length <= self._margin * self._copy_time(size, self._host):
             return False
         if has_room:
-            evict = self._evict_by_time if period.wraps else self._evict_by_budget
             evict(period, self._host)
             self._host_used.add(period.start, period.end, size)
         return True
@@ -203,14 +200,16 @@ class _Planning(Draft):
             (way.take_for_ssd if to_ssd else way.take_for_host)(kernel, size)
         return True
 
-    def _evict_by_time(self, period: Absence, tier: PlannedTier) -> None:
+    def _evict_by_time(self, period: Absence, tier: PlannedTier) -> bool:
         """Evict and prefetch as if the links were idle, with the margin's rest before the next use."""
         copy_time = self._copy_time(period.size_bytes, tier)
         out_by = self._kernel_at(self._times[period.start] + copy_time)
         prefetch = self._kernel_at(self._times[period.end] - (self._margin - 1) * copy_time)
-        if prefetch != period.start:
-            self._evict(period, tier, out_by, prefetch)
-            self._find(prefetch % self._kernels, Fetch(period.tensor))
+        if prefetch == period.start:
+            return False
+        self._evict(period, tier, out_by, prefetch)
+        self._find(prefetch % self._kernels, Fetch(period.tensor))
+        return True
 
     def _evict(self, period: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
         self._find(period.start, Evict(period.tensor, tier.name))
@@ -223,10 +222,7 @@ class _Planning(Draft):
         for number in introsorted(within, latest):
             eviction, kernel = self.evictions[number], latest[number]
             if eagerly:
-                used = self.occupancy.bytes
-                while kernel - 1 > eviction.out_by and used[kernel - 1] < self.target_bytes:
-                    kernel -= 1
-                self.occupancy.add(kernel, latest[number], eviction.size_bytes)
+                kernel = self.moved_earlier(kernel, eviction.out_by + 1, eviction.size_bytes, 1)
             self.evictions[number] = replace(eviction, prefetch=kernel)
             self._find(kernel, Fetch(eviction.tensor))
 

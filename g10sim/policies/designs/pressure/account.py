@@ -229,12 +229,10 @@ class Account:
     def use(self, tensor: int, following: int) -> None:
         """Note the kernel that is the next to use a tensor that is alive."""
         here, away = self.here[tensor], self.away[tensor]
-        if here or away:
-            self.put(tensor, 0, 0)
+        self.put(tensor, 0, 0)
         self.next[tensor], self.tier_of[tensor] = following, 0
         self._uses.add(following, tensor)
-        if here or away:
-            self.put(tensor, here, away)
+        self.put(tensor, here, away)
 
     def leave(self, tensor: int, size_bytes: int, tier: int) -> None:
         """Note bytes that leave for a tier; those that are away already count there, too."""

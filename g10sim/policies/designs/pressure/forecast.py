@@ -112,10 +112,9 @@ class Forecast:
         reruns = Reruns(demand, drops)
         self.largest_set = int(working_set_bytes(trace).max(initial=0))
         self.never = 3 * kernels - 1
-        used = np.array([*map(bool, trace.uses)], dtype=np.bool_)
-        persistent = np.array(trace.lasting, dtype=np.bool_)
-        self.lasting = persistent & used
-        mortal = np.flatnonzero(~persistent & used).tolist()
+        used = [tensor for tensor, uses in enumerate(trace.uses) if uses]
+        self.lasting = [tensor for tensor in used if trace.lasting[tensor]]
+        mortal = [tensor for tensor in used if not trace.lasting[tensor]]
         self.on_gpu = each(trace.kernels, lambda kernel: kernel.device is Device.GPU)
         self._mortal, self._births, self._deaths, self._drops = mortal, trace.births, trace.deaths, drops
         self._uses = [uses[: bisect_left(uses, trace.deaths[i])] for i, uses in enumerate(trace.uses)]
@@ -138,7 +137,7 @@ class Forecast:
         births, deaths = self._births, self._deaths
         dropped = {drop.tensor for drop in self._drops if drop.start <= kernel < drop.end}
         mortal = [tensor for tensor in self._mortal if births[tensor] <= kernel < deaths[tensor]]
-        return sorted({*np.flatnonzero(self.lasting).tolist(), *mortal} - dropped)
+        return sorted({*self.lasting, *mortal} - dropped)
 
     def next_use(self, tensor: int, kernel: int) -> int:
         """Return the first kernel from ``kernel`` on that needs a tensor's contents.
@@ -149,7 +148,7 @@ class Forecast:
         place = bisect_left(uses, kernel)
         if place < len(uses):
             return uses[place]
-        return uses[0] + self.kernels if uses and self.lasting[tensor] else self.never
+        return uses[0] + self.kernels if uses and self.trace.lasting[tensor] else self.never
 
 
 def dropped_bytes(demand: Demand, drops: Iterable[Dropped]) -> Integers:
