@@ -84,22 +84,23 @@ class TenCache(InBuckets, WeightsBelow):
         require_gpu(self.name, system, peak, "weights of one kernel and activations")
         homes = _homes(trace, machine, weights, self.optimizer_buffers)
         in_host = [tensor for tensor, home in homes.items() if home == "host" and tensor in weights]
-        limit = None if system.host.pinned is None else system.host.pinned.limit
-        most_pinned = inf if limit is None else limit // len(self.workload.jobs)
-        pageable, note = self._buffers(sizes, [*in_host, *ends], most_pinned)
-        note = f"{capacity / 1e9:.3g} GB of cache, asked ahead for {share:.1%} of uses; {note}"
+        below = [*in_host, *ends]
+        pinned = self._pinned(below, sizes, system)
+        note = (
+            f"{capacity / 1e9:.3g} GB of cache, asked ahead for {share:.1%} of uses; "
+            f"{sum(pinned.values()) / 1e9:.3g} GB pinned for {len(pinned)} of {len(below)} tensors"
+        )
+        pageable = frozenset(below) - pinned.keys()
         fetched = by_kernel([*kept, *stays], "fetched")
         return replace(Offloaded.of(gradients, homes, stays), note=note, pageable=pageable, fetched=fetched)
 
-    def _buffers(
-        self, sizes: Sequence[int], tensors: Sequence[int], most_pinned: float
-    ) -> tuple[frozenset[int], str]:
-        """Return the tensors without a pinned buffer, and how much is pinned; the first ones have one."""
+    def _pinned(self, tensors: Sequence[int], sizes: Sequence[int], system: SystemSpec) -> dict[int, int]:
+        """Return the bytes of pinned buffers, which the first tensors have."""
+        limit = None if system.host.pinned is None else system.host.pinned.limit
+        most = inf if limit is None else limit // len(self.workload.jobs)
         largest = max((sizes[tensor] for tensor in tensors), default=0)
         buffers = [largest] * len(sizes) if self.buffers == "uniform" else sizes
-        pinned = fitting(() if self.buffers == "none" else tensors, buffers, most_pinned)
-        note = f"{sum(pinned.values()) / 1e9:.3g} GB pinned for {len(pinned)} of {len(tensors)} tensors"
-        return frozenset(tensors) - pinned.keys(), note
+        return fitting(() if self.buffers == "none" else tensors, buffers, most)
 
 
 def _released(trace: Trace, stays: Sequence[Window]) -> tuple[list[Window], list[Window]]:

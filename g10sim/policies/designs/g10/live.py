@@ -39,7 +39,7 @@ from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.choice import Standing, nested
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.planning.timeline import Absence, absences, spans_of
+from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
 
 # Pressure that stays after planning counts as relieved below this share of GPU memory.
@@ -63,7 +63,6 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
     ]
     capacity = machine.gpu_bytes * parameters.memory_factor
     floor = np.maximum(working_set_bytes(trace), capacity)
-    best: _Selection | None = None
     time = Limit(parameters.planning_limit)
     least = inf, inf
     for _ in range(parameters.pacing_rounds):
@@ -77,7 +76,6 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
         if left[0] <= _RELIEVED * capacity or time.is_over():
             break
         durations = durations + _expected_stalls(pressure, base, selection)
-    assert best is not None
     _allocate(trace, best)
     if parameters.eager_prefetch:
         best.evictions = _eager(best)
@@ -114,7 +112,7 @@ class _Selection(Draft):
         time: Limit,
     ) -> None:
         target = machine.gpu_bytes * parameters.memory_factor * parameters.memory_target
-        super().__init__(base.copy(), durations, machine, target, target, time)
+        super().__init__(base.copy(), Timeline(durations), machine, target, time)
         self.used = {tier.name: Occupancy(np.zeros_like(durations)) for tier in machine.tiers}
         self.out = Budget(durations, machine.out_rate, {t.name: t.write_rate for t in machine.tiers})
         self.into = Budget(durations, machine.in_rate, {t.name: t.read_rate for t in machine.tiers})
@@ -174,22 +172,19 @@ class _Selection(Draft):
         return nested(numbers, kind.ravel(), self._starts[numbers], self._ends[numbers])
 
     def _worths(self, numbers: Integers) -> Floats:
-        """Work out again what candidates are worth."""
-        self._best[:, numbers] = self._windows(numbers)
-        return self._ranks(numbers)
-
-    def _ranks(self, numbers: Integers) -> Floats:
-        """Return what candidates were last worth: bytes x cycles of relief, or that per cost.
+        """Work out again what candidates are worth: bytes x cycles of relief, or that per cost.
 
         The cost is the time of both transfers on idle links (G10 paper, section 4.3).
         """
-        sizes, (reliefs, places, *_) = self._sizes[numbers], self._best[:, numbers]
+        sizes, found = self._sizes[numbers], self._windows(numbers)
+        self._best[:, numbers] = found
+        reliefs, places, *_ = found
         if self._ranking == "benefit":
             ranks: Floats = reliefs.astype(np.float64) * sizes
             return ranks
         tiers = self.machine.tiers
-        found = zip(reliefs.tolist(), sizes.tolist(), places.tolist(), strict=True)
-        return np.array([relief * size / tiers[place].both_cycles(size) for relief, size, place in found])
+        each = zip(reliefs.tolist(), sizes.tolist(), places.tolist(), strict=True)
+        return np.array([relief * size / tiers[place].both_cycles(size) for relief, size, place in each])
 
     def _windows(self, numbers: Integers) -> list[Integers]:
         """Return what each candidate's best tier achieves, of equals the cheapest.

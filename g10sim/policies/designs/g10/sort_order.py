@@ -14,25 +14,24 @@ from g10sim.analysis.timeline import Floats
 _SMALL = 16
 
 
-def introsorted(items: Sequence[int], *keys: Sequence[float] | Floats) -> list[int]:
+def introsorted(
+    items: Sequence[int], keys: Sequence[float] | Floats, ties: Sequence[float] | Floats | float = 0
+) -> list[int]:
     """Return items by ascending keys; equal ones in the order of the C++ library's unstable sort.
 
-    Each of ``keys`` has a value for every item, by its number; the first of them counts most.
+    ``keys`` have a finite value for every item, by its number. So may ``ties``, which count where keys are
+    equal.
 
     Introspective sort (Musser, Software: Practice and Experience 1997) as in libstdc++'s ``std::sort``: a
     range is parted at the median of its second, middle and last item until at most 16 are left, or goes
     through a heap when it has been parted too often; insertion, which is stable, finishes.
     """
-    columns = [np.asarray(values) for values in keys]
-    order = np.lexsort(columns[::-1])
-    steps = [np.diff(values[order]) != 0 for values in columns]
-    ranks = np.zeros(len(order), dtype=np.int64)
-    ranks[order[1:]] = np.logical_or.reduce(steps).cumsum()
-    counts = np.bincount(ranks)
+    values = np.asarray(keys) + 1j * np.asarray(ties)  # which are ordered by their real parts first
+    _, ranks, counts = np.unique(values, return_inverse=True, return_counts=True)
     # Number of keys below each rank that several items have: where there are none, any sort will do.
     shared = [0, *np.cumsum(counts > 1).tolist()]
     # An item goes with its rank in one number, so that ranks are compared by bounds.
-    base = len(order)
+    base = len(ranks)
     codes = (ranks[list(items)] * base + np.array(items, dtype=np.int64)).tolist()
     ranges = [(0, len(codes), 2 * (len(codes).bit_length() - 1), 0, len(counts) - 1)]
     while ranges:

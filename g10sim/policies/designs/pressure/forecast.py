@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,12 +67,10 @@ class Reruns:
     def most_scratch_bytes(self) -> Integers:
         """Return the most bytes of scratch at a time, if it goes when no kernel that runs again reads it."""
         sizes, scratch = self._demand.sizes, set(self.scratch)
-        again = defaultdict[int, dict[int, Kernel]](dict)
-        for drop in self._drops:
-            again[drop.end] |= {producer.id: producer for producer in drop.producers}
+        again = grouped((drop.end, producer) for drop in self._drops for producer in drop.producers)
         found = np.zeros_like(self.live_bytes)
         for kernel, producers in again.items():
-            ordered = [producers[number] for number in sorted(producers)]
+            ordered = sorted({producer.id: producer for producer in producers}.values(), key=attrgetter("id"))
             last = {tensor: producer.id for producer in ordered for tensor in producer.tensors}
             there = 0
             for producer in ordered:
