@@ -12,9 +12,8 @@ from machines import PAGE, machine, trace_of
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import ConfigError
 from g10sim.policies.designs.g10 import PlanningParameters, draft_g10, plan_g10
-from g10sim.policies.designs.g10.draft import PlannedEviction
-from g10sim.policies.designs.g10.live import _expected_stalls, _Unrelieved
-from g10sim.policies.designs.g10.planner import to_plan
+from g10sim.policies.designs.g10.draft import Draft, PlannedEviction
+from g10sim.policies.designs.g10.live import _expected_stalls, _is_progress
 from g10sim.policies.designs.g10.recovery import RecoveringJob
 from g10sim.policies.designs.g10.tuned import unified_memory_factor
 from g10sim.policies.interface.machine import planned_machine
@@ -299,7 +298,7 @@ def test_a_round_counts_that_lowers_the_pressure_by_three_percent():
     [(97, 200, True), (98, 194, True), (100, 194, True), (98, 195, False), (101, 100, False)],
 )
 def test_a_round_counts_that_relieves_the_worst_kernel_or_all_by_three_percent(highest, total, is_progress):
-    assert _Unrelieved(highest, total).is_progress(_Unrelieved(100, 200)) is is_progress
+    assert _is_progress((highest, total), (100, 200)) is is_progress
 
 
 def test_of_tiers_that_are_equally_good_the_first_is_taken():
@@ -315,7 +314,6 @@ def test_what_is_needed_first_is_asked_for_first(birth, order):
     """Tensor 1 comes back for kernel 3; 2 is made by kernel 2 or 4. The space of 0 is free by then."""
     tier = planned_machine(machine(100), BehaviourSpec()).tiers[0]
     draft = SimpleNamespace(
-        moves=None,
         frees=[(1, 0)],
         allocations=[(1, 2)],
         evictions=[
@@ -325,9 +323,9 @@ def test_what_is_needed_first_is_asked_for_first(birth, order):
     )
     writes = ["c" if kernel == birth else "a b d" for kernel in range(5)]
     trace = trace_of(dict.fromkeys("abcd", 1), [(1, "", names) for names in writes])
-    moves = [planned.move for planned in to_plan(draft, trace, PlanningParameters()).moves]
+    moves = [planned.move for planned in Draft.plan(draft, trace).moves]
     assert moves == [Evict(1), Free(0), Evict(3), *map(Fetch, order)]
-    without_hints = to_plan(draft, trace, PlanningParameters(tensor_hints=False)).moves
+    without_hints = Draft.plan(draft, trace, tensor_hints=False).moves
     assert [planned.move for planned in without_hints] == [Evict(1), Evict(3), Fetch(1)]
 
 

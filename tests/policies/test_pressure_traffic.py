@@ -41,8 +41,8 @@ def test_the_iteration_that_counts_finds_copies_of_the_one_before_it():
 def test_a_way_is_faster_while_the_other_is_idle():
     rates = Rates(into=2.0, out=1.0, lone_into=4.0, lone_out=3.0)
     # 8 bytes in take 4 cycles beside 4 out; then 6 more out take 2.
-    assert (rates.cycles_in(8, 10), rates.cycles_out(10, 8)) == (4, 4 + 2)
-    assert rates.cycles_in(12, 4) == 4 + 1
+    assert rates.cycles(8, 10) == (4, 4 + 2)
+    assert rates.cycles(12, 4) == (4 + 1, 4)
     assert rates.carried(8, 10, 5) == (8, 4 + 3)
     assert rates.carried(8, 10, 3) == (6, 3)
     # Kernel 1 waits for 9 of 12 bytes: kernel 0 took one cycle, and nothing comes in.

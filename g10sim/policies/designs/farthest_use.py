@@ -35,11 +35,13 @@ class FarthestUse:
         if view.iteration != self._iteration:
             self._iteration, self._kernel = view.iteration, view.kernel
             self._entries, self._known = [], frozenset()
-        entries, there = self._entries, view.whole_tensors
+        entries, there, never = self._entries, view.whole_tensors, 2 * len(view.trace.kernels)
         kernels = view.trace.kernels[self._kernel + 1 : view.kernel + 1]
         used = (tensor for kernel in kernels for tensor in kernel.tensors)
         for tensor in {*(there - self._known), *there.intersection(used)}:
-            heappush(entries, _entry(view, tensor))
+            distance = view.next_use(tensor)
+            use = distance + (never if distance == never else view.kernel)  # the same in all of an iteration
+            heappush(entries, (-use, -view.size_bytes(tensor), tensor))
         self._known, self._kernel = there, view.kernel
         in_use, found = list[_Entry](), None
         while found is None and entries:
@@ -53,13 +55,6 @@ class FarthestUse:
         for entry in in_use:
             heappush(entries, entry)
         return found
-
-
-def _entry(view: PolicyView, tensor: int) -> _Entry:
-    never = 2 * len(view.trace.kernels)
-    distance = view.next_use(tensor)
-    use = distance + (never if distance == never else view.kernel)  # the same in all of an iteration
-    return -use, -view.size_bytes(tensor), tensor
 
 
 class WholeTensorsJob(JobPolicy):

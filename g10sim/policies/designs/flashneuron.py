@@ -195,12 +195,7 @@ class _Choice:
     """
 
     def __init__(
-        self,
-        trace: Trace,
-        loss: int,
-        sizes: Sequence[int],
-        copies: Mapping[int, Compressed],
-        line_bytes: int,
+        self, trace: Trace, loss: int, sizes: Sequence[int], copies: Mapping[int, Compressed], line_bytes: int
     ) -> None:
         self._trace, self._loss, self._sizes, self._copies = trace, loss, sizes, copies
         self._line_bytes, self._kept = line_bytes, sum(sizes[tensor] for tensor in copies)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
+from itertools import chain, pairwise
 from math import inf
+from operator import attrgetter
 from typing import ClassVar, Literal
 
 from g10sim.config.system import SystemSpec
@@ -82,27 +84,24 @@ class TenCache(InBuckets, WeightsBelow):
         peak = gpu_peak(trace, sizes, ends, self.births, [*stays, *kept, *gradients.stays])
         require_gpu(self.name, system, peak, "weights of one kernel and activations")
         homes = _homes(trace, machine, weights, self.optimizer_buffers)
-        in_host = [tensor for tensor in _by_first_use(trace, weights) if homes[tensor] == "host"]
-        limit = None if system.host.pinned is None else system.host.pinned.limit
-        most_pinned = inf if limit is None else limit // len(self.workload.jobs)
-        pageable, note = self._buffers(sizes, [*in_host, *ends], most_pinned)
-        note = f"{capacity / 1e9:.3g} GB of cache, asked ahead for {share:.1%} of uses; {note}"
+        in_host = [tensor for tensor, home in homes.items() if home == "host" and tensor in weights]
+        below = [*in_host, *ends]
+        pinned = self._pinned(below, sizes, system)
+        note = (
+            f"{capacity / 1e9:.3g} GB of cache, asked ahead for {share:.1%} of uses; "
+            f"{sum(pinned.values()) / 1e9:.3g} GB pinned for {len(pinned)} of {len(below)} tensors"
+        )
+        pageable = frozenset(below) - pinned.keys()
         moves = offloaded(trace, gradients, homes, stays, kept=kept)
         return replace(moves, note=note, pageable=pageable)
 
-    def _buffers(
-        self, sizes: Sequence[int], tensors: Sequence[int], most_pinned: float
-    ) -> tuple[frozenset[int], str]:
-        """Return the tensors without a pinned buffer, and how much is pinned; the first ones have one."""
+    def _pinned(self, tensors: Sequence[int], sizes: Sequence[int], system: SystemSpec) -> dict[int, int]:
+        """Return the bytes of pinned buffers, which the first tensors have."""
+        limit = None if system.host.pinned is None else system.host.pinned.limit
+        most = inf if limit is None else limit // len(self.workload.jobs)
         largest = max((sizes[tensor] for tensor in tensors), default=0)
         buffers = [largest] * len(sizes) if self.buffers == "uniform" else sizes
-        pinned = fitting(() if self.buffers == "none" else tensors, buffers, most_pinned)
-        note = f"{sum(pinned.values()) / 1e9:.3g} GB pinned for {len(pinned)} of {len(tensors)} tensors"
-        return frozenset(tensors) - pinned.keys(), note
-
-
-def _by_first_use(trace: Trace, weights: Collection[int]) -> list[int]:
-    return sorted(weights, key=lambda tensor: (trace.uses[tensor][0], tensor))
+        return fitting(() if self.buffers == "none" else tensors, buffers, most)
 
 
 def _released(trace: Trace, stays: Sequence[Window]) -> tuple[list[Window], list[Window]]:
@@ -110,22 +109,21 @@ def _released(trace: Trace, stays: Sequence[Window]) -> tuple[list[Window], list
 
     Those are of weights that are there all the time and that the CPU does not update.
     """
-    updated = used_on_cpu(trace)
     leaves = {stay.tensor for stay in stays if stay.fetched > 0 or stay.last < trace.uses[stay.tensor][-1]}
-    ends, lasting = list[Window](), list[Window]()
-    for stay in stays:
-        if stay.tensor in leaves or stay.tensor in updated:
-            ends.append(stay)
-        else:
-            lasting.append(replace(stay, last=len(trace.kernels) - 1))
-    return ends, lasting
+    leaves |= used_on_cpu(trace)
+    end = len(trace.kernels) - 1
+    lasting = [replace(stay, last=end) for stay in stays if stay.tensor not in leaves]
+    return [stay for stay in stays if stay.tensor in leaves], lasting
 
 
 def _homes(trace: Trace, machine: PlannedMachine, weights: Collection[int], buffers: int) -> dict[int, str]:
-    """Return the tier of every optimizer state and weight: host memory as far as they fit, states first."""
+    """Return the tiers of optimizer states, and then of weights in order of their first use.
+
+    That is host memory as far as they fit, or the SSD.
+    """
     sizes = machine.sizes(trace)
     states = sorted(tensor for tensor in trace.only_on_cpu if trace.lasting[tensor])
-    below = [*states, *_by_first_use(trace, weights)]
+    below = [*states, *sorted(weights, key=lambda tensor: (trace.uses[tensor][0], tensor))]
     capacity, on_cpu = machine.memory.capacity_bytes, used_on_cpu(trace)
     others = sum(sizes[tensor] for tensor in weights if tensor not in on_cpu)
     if machine.ssd.kind != "ssd" or host_bytes(trace, sizes) + others <= capacity:
@@ -158,7 +156,7 @@ def cached(
         cache.demand(kernel, rows)
         if looks_ahead:
             cache.fill(kernel + 1)
-    stays = sorted(cache.stays(), key=lambda stay: (stay.fetched, stay.first, stay.tensor))
+    stays = sorted((*cache.gone, *cache.there.values()), key=attrgetter("fetched", "first", "tensor"))
     hits = len(table) - cache.misses
     return stays, hits / len(table) if table else 1.0
 
@@ -167,35 +165,28 @@ class _Cache:
     """Contents of the cache while time passes, kernel by kernel.
 
     ``_table`` has (kernel, weight) for every use, in order; ``_following`` has for each row the next one of
-    the same weight. ``_there`` has for each weight in the cache the kernel with which it came and that of its
-    first use since then.
+    the same weight. Weights that are ``there`` leave after their last use if nothing makes them leave before;
+    ``gone`` are the stays that have ended.
     """
 
     def __init__(
         self, trace: Trace, table: Sequence[tuple[int, int]], sizes: Sequence[int], capacity_bytes: int
     ) -> None:
-        self._table, self._sizes = table, sizes
-        self._following = [len(table)] * len(table)
-        self._next: dict[int, int] = {}
-        for row in reversed(range(len(table))):
-            tensor = table[row][1]
-            self._following[row] = self._next.get(tensor, len(table))
-            self._next[tensor] = row
-        self._there: dict[int, tuple[int, int]] = {}
+        self._table, self._sizes, self._uses = table, sizes, trace.uses
+        rows = grouped((tensor, row) for row, (_, tensor) in enumerate(table))
+        self._next = {tensor: own[0] for tensor, own in rows.items()}
+        self._following = dict(chain.from_iterable(pairwise([*own, len(table)]) for own in rows.values()))
+        self.there: dict[int, Window] = {}
+        self.gone: list[Window] = []
         self._order: list[tuple[int, int]] = []
         self._free = capacity_bytes
-        self._ahead = self._kernels_end = 0
-        self._stays: list[Window] = []
-        self._uses, self.misses = trace.uses, 0
+        self._ahead = self._kernels_end = self.misses = 0
 
     def demand(self, kernel: int, rows: Sequence[int]) -> None:
         """Bring in what a kernel needs, in rows of the table, and note that its weights have been used."""
         self._kernels_end = rows[-1] + 1
         for row in rows:
-            tensor = self._table[row][1]
-            if tensor not in self._there:
-                self._make_room(self._sizes[tensor], self._kernels_end, kernel - 1)
-                self._enter(tensor, kernel)
+            self._bring(self._table[row][1], kernel, self._kernels_end)
         for row in rows:
             tensor = self._table[row][1]
             self._next[tensor] = self._following[row]
@@ -205,47 +196,32 @@ class _Cache:
         """Bring in what is used next when a kernel starts, as long as only what is used later makes room."""
         self._ahead = max(self._ahead, self._kernels_end)
         while self._ahead < len(self._table):
-            tensor = self._table[self._ahead][1]
-            if tensor not in self._there:
-                if not self._make_room(self._sizes[tensor], self._ahead + 1, kernel - 1):
-                    return
-                self._enter(tensor, kernel)
+            if not self._bring(self._table[self._ahead][1], kernel, self._ahead + 1):
+                return
             self._ahead += 1
 
-    def _enter(self, tensor: int, kernel: int) -> None:
-        first = self._table[self._next[tensor]][0]
-        self.misses += kernel == first
-        self._there[tensor] = (kernel, first)
-        heappush(self._order, (-self._next[tensor], tensor))
-        self._free -= self._sizes[tensor]
+    def _bring(self, tensor: int, kernel: int, row: int) -> bool:
+        """Bring in a weight when a kernel starts; return whether it is there.
 
-    def _make_room(self, size_bytes: int, row: int, kernel: int) -> bool:
-        """Let what is not used before a row leave with a kernel's end, what is used last first.
-
-        Returns whether there is room then. Nothing leaves where that is not enough, unless a kernel needs it.
+        What is not used before a row leaves, what is used last first, with the end of the kernel before.
+        Nothing leaves where that is not enough, unless a kernel needs the weight.
         """
-        leaving, free = list[tuple[int, int]](), self._free
-        while self._order and free < size_bytes and -self._order[0][0] >= row:
-            use, tensor = heappop(self._order)
-            if tensor in self._there and -use == self._next[tensor]:
-                leaving.append((use, tensor))
-                free += self._sizes[tensor]
-        is_demanded = row == self._kernels_end
-        if free < size_bytes and not is_demanded:
+        if tensor in self.there:
+            return True
+        leaving, size, free = list[tuple[int, int]](), self._sizes[tensor], self._free
+        while self._order and free < size and -self._order[0][0] >= row:
+            use, other = heappop(self._order)
+            if other in self.there and -use == self._next[other]:
+                leaving.append((use, other))
+                free += self._sizes[other]
+        if free < size and row > self._kernels_end:
             for entry in leaving:
                 heappush(self._order, entry)
             return False
-        for _, tensor in leaving:
-            self._leave(tensor, kernel)
+        self.gone += [replace(self.there.pop(other), last=kernel - 1) for _, other in leaving]
+        first = self._table[self._next[tensor]][0]
+        self.misses += kernel == first
+        self.there[tensor] = Window(tensor, kernel, first, self._uses[tensor][-1])
+        heappush(self._order, (-self._next[tensor], tensor))
+        self._free = free - size
         return True
-
-    def _leave(self, tensor: int, kernel: int) -> None:
-        fetched, first = self._there.pop(tensor)
-        self._stays.append(Window(tensor, fetched, first, kernel))
-        self._free += self._sizes[tensor]
-
-    def stays(self) -> list[Window]:
-        """Return all stays; what is still there leaves after its last use."""
-        for tensor in list(self._there):
-            self._leave(tensor, self._uses[tensor][-1])
-        return self._stays

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.interface import Planned, PlannedMachine, PlannedTier
+from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
+from g10sim.policies.interface.moves import Evict, Fetch, Free, TensorMove
 from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.occupancy import Pressure
 from g10sim.policies.planning.timeline import Absence, Timeline
-from g10sim.trace.model import Tensor
+from g10sim.trace.model import Tensor, Trace
 
 Ranking: TypeAlias = Literal["benefit", "benefit_per_cost"]
 
@@ -70,27 +71,43 @@ class PlannedEviction(Absence):
 class Draft:
     """A plan in the making, with the estimated occupancy of the GPU.
 
-    ``allocations`` and ``frees`` are (kernel, tensor). ``moves`` are all moves in issue order, where the
-    planner orders them by itself. ``pressed_kernel`` has the highest estimate before any eviction. The
-    timeline counts the expected stalls. Above ``limit_bytes`` memory is under pressure. Planning ends early
-    when its ``time`` is over.
+    ``allocations`` and ``frees`` are (kernel, tensor). ``pressed_kernel`` has the highest estimate before any
+    eviction. The timeline counts the expected stalls. Above ``target_bytes`` memory is under pressure.
+    Planning ends early when its ``time`` is over.
     """
 
     def __init__(
         self,
         occupancy: Integers,
-        durations: Integers,
+        timeline: Timeline,
         machine: PlannedMachine,
         target_bytes: float,
-        limit_bytes: float,
         time: Limit,
     ) -> None:
-        self.machine, self.timeline, self.target_bytes = machine, Timeline(durations), target_bytes
+        self.machine, self.timeline, self.target_bytes = machine, timeline, target_bytes
         self.pressed_kernel = int(occupancy.argmax()) if len(occupancy) else 0
-        self.occupancy, self.time = Pressure(occupancy, durations, limit_bytes), time
+        self.occupancy, self.time = Pressure(occupancy, timeline.durations, target_bytes), time
         self.evictions: list[PlannedEviction] = []
         self.allocations, self.frees = list[tuple[int, int]](), list[tuple[int, int]]()
-        self.moves: tuple[Planned, ...] | None = None
+
+    def plan(self, trace: Trace, *, tensor_hints: bool = True) -> MigrationPlan:
+        """Put the moves in issue order, with allocations and frees where there are to be ``tensor_hints``.
+
+        Within a kernel tensors are freed first, then evicted, then prefetched and allocated in order of need.
+        """
+        moves: list[tuple[int, int, int, TensorMove]] = []
+        if tensor_hints:
+            moves += [(kernel, 0, 0, Free(tensor)) for kernel, tensor in self.frees]
+            births = trace.births
+            moves += [(kernel, 2, births[tensor], Fetch(tensor)) for kernel, tensor in self.allocations]
+        for eviction in self.evictions:
+            tensor, prefetch = eviction.tensor, eviction.prefetch
+            moves.append((eviction.start, 1, eviction.out_by, Evict(tensor, eviction.tier.name)))
+            if prefetch is not None:
+                kernel = prefetch % len(trace.kernels)
+                moves.append((kernel, 2, kernel + eviction.end - prefetch, Fetch(tensor)))
+        moves.sort(key=lambda entry: (*entry[:3], entry[3].tensor))
+        return MigrationPlan(tuple(Planned(kernel, move) for kernel, *_, move in moves), "g10, live planner")
 
     def evict(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
         """Plan an eviction to a tier with its prefetch."""
@@ -111,6 +128,16 @@ class Draft:
                 self._note(absence, self.machine.ssd, absence.start, None)
                 found.append(absence)
         return found
+
+    def moved_earlier(self, kernel: int, earliest: int, size_bytes: int, free_bytes: int) -> int:
+        """Return the first of the kernels up to one from which on so much of the target is free.
+
+        A tensor of some size takes up memory from then on.
+        """
+        limit = self.target_bytes - free_bytes
+        moved = min(kernel, self.occupancy.within_from(limit, earliest, kernel))
+        self.occupancy.add(moved, kernel, size_bytes)
+        return moved
 
     def _note(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int | None) -> None:
         self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))

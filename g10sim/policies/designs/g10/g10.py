@@ -6,7 +6,7 @@ from g10sim.analysis.footprint import unmoved_bytes
 from g10sim.config.system import SystemSpec
 from g10sim.looks import BLUE, Look
 from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
-from g10sim.policies.designs.g10.planner import draft_g10, to_plan
+from g10sim.policies.designs.g10.planner import draft_g10
 from g10sim.policies.designs.g10.tuned import unified_memory_factor
 from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyPerJob
 from g10sim.policies.interface.registry import register_policy
@@ -42,7 +42,7 @@ class G10(PlannerOptions, PolicyPerJob):
             memory_factor=unified_memory_factor(trace, system) if planner == "published" else 1.0,
         )
         draft = draft_g10(trace, machine, parameters)
-        planned.plan = to_plan(draft, trace, parameters)
+        planned.plan = draft.plan(trace)
         notes = _unrelieved(draft, trace) if planner == "live" else "", draft.time.note
         planned.note = "; ".join(filter(None, notes))
         return planned

@@ -10,7 +10,7 @@ from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
-from g10sim.policies.designs.g10.planner import draft_g10, to_plan
+from g10sim.policies.designs.g10.planner import draft_g10
 from g10sim.policies.designs.g10.recovery import RecoveringJob, WaitingJob
 from g10sim.policies.interface import PlannedMachine, Policy, PolicyPerJob, Trials
 from g10sim.policies.interface.parameters import Count, parameter
@@ -115,9 +115,8 @@ class G10Paced(PlannerOptions, PolicyPerJob):
             return
         waiting = self._variant("waiting", 0)
         yield from (waiting, *unpaced[1:])
-        if speeds[waiting] > _MUCH * max(map(speeds.__getitem__, unpaced)):
-            return
-        if not unpaced[0]._needs_ssd:
+        is_much_faster = speeds[waiting] > _MUCH * max(map(speeds.__getitem__, unpaced))
+        if is_much_faster or not unpaced[0]._needs_ssd:
             return
         yield from (self._variant("waiting", 0, share) for share in _SPARING)
         yield from (self._variant("published", ahead) for ahead in look_aheads)
@@ -141,7 +140,7 @@ class G10Paced(PlannerOptions, PolicyPerJob):
         draft = self._draft(job.trace, self._sparing(machine), parameters)
         kinds = {eviction.tier.kind for eviction in draft.evictions}
         self._needs_ssd |= "ssd" in kinds or parameters.published_order
-        plan, kernels = to_plan(draft, job.trace, parameters), [one.tensors for one in job.trace.kernels]
+        plan, kernels = draft.plan(job.trace), [one.tensors for one in job.trace.kernels]
         return self.job_class(draft, plan, kernels, system.gpu.memory, self.recovery_look_ahead)
 
     def _sparing(self, machine: PlannedMachine) -> PlannedMachine:

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +39,7 @@ from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.choice import Standing, nested
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.planning.timeline import Absence, absences, spans_of
+from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
 
 # Pressure that stays after planning counts as relieved below this share of GPU memory.
@@ -64,21 +63,19 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
     ]
     capacity = machine.gpu_bytes * parameters.memory_factor
     floor = np.maximum(working_set_bytes(trace), capacity)
-    best: _Selection | None = None
     time = Limit(parameters.planning_limit)
-    least = _Unrelieved(inf, inf)
+    least = inf, inf
     for _ in range(parameters.pacing_rounds):
         selection = _Selection(candidates, base, durations, machine, parameters, time)
         selection.choose()
         pressure = np.maximum(selection.occupancy.bytes - floor, 0)
-        left = _Unrelieved(float(pressure.max(initial=0)), float(pressure.sum()))
-        if best is not None and not left.is_progress(least):
+        left = float(pressure.max(initial=0)), float(pressure.sum())
+        if not _is_progress(left, least):
             break
         best, least = selection, left
-        if left.highest <= _RELIEVED * capacity or time.is_over():
+        if left[0] <= _RELIEVED * capacity or time.is_over():
             break
         durations = durations + _expected_stalls(pressure, base, selection)
-    assert best is not None
     _allocate(trace, best)
     if parameters.eager_prefetch:
         best.evictions = _eager(best)
@@ -87,17 +84,14 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
     return best
 
 
-class _Unrelieved(NamedTuple):
-    """Bytes that planning could not relieve: those of the kernel that lacks most, and of all together."""
+def _is_progress(left: tuple[float, float], before: tuple[float, float]) -> bool:
+    """Return True if enough more was relieved than before for another round to be worth it.
 
-    highest: float
-    total: float
-
-    def is_progress(self, before: _Unrelieved) -> bool:
-        """Return True if enough more was relieved than before for another round to be worth it."""
-        if self.highest <= before.highest * _PROGRESS:
-            return True
-        return self.highest <= before.highest and self.total <= before.total * _PROGRESS
+    Both are bytes that planning could not relieve: of the kernel that lacks most, and of all together.
+    """
+    (highest, total), (highest_before, total_before) = left, before
+    is_lower = highest <= highest_before * _PROGRESS
+    return is_lower or (highest <= highest_before and total <= total_before * _PROGRESS)
 
 
 class _Selection(Draft):
@@ -118,7 +112,7 @@ class _Selection(Draft):
         time: Limit,
     ) -> None:
         target = machine.gpu_bytes * parameters.memory_factor * parameters.memory_target
-        super().__init__(base.copy(), durations, machine, target, target, time)
+        super().__init__(base.copy(), Timeline(durations), machine, target, time)
         self.used = {tier.name: Occupancy(np.zeros_like(durations)) for tier in machine.tiers}
         self.out = Budget(durations, machine.out_rate, {t.name: t.write_rate for t in machine.tiers})
         self.into = Budget(durations, machine.in_rate, {t.name: t.read_rate for t in machine.tiers})
@@ -129,7 +123,7 @@ class _Selection(Draft):
         self._starts, self._ends, self._sizes = spans_of(self._candidates)
         self._copied = np.array([absence.out_bytes for absence in self._candidates], dtype=np.int64)
         self._costs = self._tier_costs(parameters.safety_margin)
-        self._best: Integers = np.stack(self._windows(np.arange(len(candidates))))
+        self._best: Integers = np.zeros((4, len(candidates)), dtype=np.int64)
 
     def _tier_costs(self, safety_margin: float) -> list[Integers]:
         """Return what each candidate costs in each tier, ``_NEVER`` where it is too short for that."""
@@ -152,7 +146,7 @@ class _Selection(Draft):
 
     def choose(self) -> None:
         """Evict until the estimate is within the target or nothing relieves pressure any more."""
-        first, standing = self._ranks(np.arange(len(self._candidates))), Standing()
+        first, standing = self._worths(np.arange(len(self._candidates))), Standing()
         self._waiting = self._by_container(np.flatnonzero(first))
         self._freed = self._waiting.pop(-1, [])
         while self.occupancy.peak_bytes > self.target_bytes and not self.time.is_over():
@@ -178,22 +172,19 @@ class _Selection(Draft):
         return nested(numbers, kind.ravel(), self._starts[numbers], self._ends[numbers])
 
     def _worths(self, numbers: Integers) -> Floats:
-        """Work out again what candidates are worth."""
-        self._best[:, numbers] = self._windows(numbers)
-        return self._ranks(numbers)
-
-    def _ranks(self, numbers: Integers) -> Floats:
-        """Return what candidates were last worth: bytes x cycles of relief, or that per cost.
+        """Work out again what candidates are worth: bytes x cycles of relief, or that per cost.
 
         The cost is the time of both transfers on idle links (G10 paper, section 4.3).
         """
-        sizes, (reliefs, places, *_) = self._sizes[numbers], self._best[:, numbers]
+        sizes, found = self._sizes[numbers], self._windows(numbers)
+        self._best[:, numbers] = found
+        reliefs, places, *_ = found
         if self._ranking == "benefit":
             ranks: Floats = reliefs.astype(np.float64) * sizes
             return ranks
         tiers = self.machine.tiers
-        found = zip(reliefs.tolist(), sizes.tolist(), places.tolist(), strict=True)
-        return np.array([relief * size / tiers[place].both_cycles(size) for relief, size, place in found])
+        each = zip(reliefs.tolist(), sizes.tolist(), places.tolist(), strict=True)
+        return np.array([relief * size / tiers[place].both_cycles(size) for relief, size, place in each])
 
     def _windows(self, numbers: Integers) -> list[Integers]:
         """Return what each candidate's best tier achieves, of equals the cheapest.
@@ -213,34 +204,33 @@ class _Selection(Draft):
             better = (found > relief) | ((found == relief) & (costs < cost))
             better &= costs < _NEVER
             if tier.kind != "ssd":
-                self._leave_out_full(tier, better, numbers)
+                self._leave_out_full(place, better, numbers)
             for kept, new in zip(best, (found, np.full_like(starts, place), out_by, prefetch), strict=True):
                 kept[better] = new[better]
             cost[better] = costs[better]
         return best
 
-    def _leave_out_full(self, tier: PlannedTier, wanted: Flags, numbers: Integers) -> None:
-        """Want no tier, now or later, that lacks room for a tensor while it is away."""
-        room = tier.capacity_bytes - self.used[tier.name].peak_bytes
-        for place in np.flatnonzero(wanted & (self._sizes[numbers] > room)).tolist():
-            wanted[place] = not self._is_full(tier, int(numbers[place]))
+    def _leave_out_full(self, place: int, wanted: Flags, numbers: Integers) -> None:
+        """Want a tier no more, now or later, that lacks room for a tensor while it is away.
 
-    def _is_full(self, tier: PlannedTier, number: int) -> bool:
-        """Return whether a tier has no room for a candidate. Then those that find room no longer wait."""
-        used, costs = self.used[tier.name], self._costs[self.machine.tiers.index(tier)]
+        Those that wait for such a candidate, and find room themselves, wait no longer.
+        """
+        tier, costs = self.machine.tiers[place], self._costs[place]
+        used = self.used[tier.name]
 
         def lacks_room(number: int) -> bool:
             most = used.most(int(self._starts[number]), int(self._ends[number]))
             return most + int(self._sizes[number]) > tier.capacity_bytes
 
-        full = [number] if lacks_room(number) else []
+        larger = self._sizes[numbers] > tier.capacity_bytes - used.peak_bytes
+        full = list(filter(lacks_room, numbers[wanted & larger].tolist()))
         for one in full:
             costs[one] = _NEVER
             waiting = self._waiting.pop(one, [])
             self._waiting[one] = list(filter(lacks_room, waiting))
             self._freed += set(waiting) - set(self._waiting[one])
             full += self._waiting[one]
-        return bool(full)
+        wanted &= costs[numbers] < _NEVER
 
     def evict(self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
         """Plan an eviction, and use up what it takes of links and tier."""
@@ -284,7 +274,7 @@ def _allocate(trace: Trace, draft: Draft) -> None:
             continue
         birth, size = trace.births[tensor.id], sizes[tensor.id]
         earliest = allocation_kernel(tensor, birth, draft.timeline, draft.machine)
-        kernel = _moved_earlier(draft, birth, earliest, size)
+        kernel = draft.moved_earlier(birth, earliest, size, size)
         draft.allocations.append((kernel, tensor.id))
         draft.frees += [(end, tensor.id) for _, end in stays_of(trace, tensor.id)]
 
@@ -294,7 +284,8 @@ def _eager(draft: Draft) -> list[PlannedEviction]:
     moved = []
     for eviction in sorted(draft.evictions, key=lambda entry: (entry.prefetch or 0, entry.end, entry.tensor)):
         latest, size = eviction.prefetch or 0, eviction.size_bytes
-        moved.append(replace(eviction, prefetch=_moved_earlier(draft, latest, eviction.out_by + 1, size)))
+        prefetch = draft.moved_earlier(latest, eviction.out_by + 1, size, size)
+        moved.append(replace(eviction, prefetch=prefetch))
     return moved
 
 
@@ -314,13 +305,3 @@ def _evict_for_demand(trace: Trace, draft: Draft) -> None:
         key=lambda absence: (-absence.size_bytes * absence.cycles(timeline), absence.tensor, absence.start)
     )
     draft.evict_on_demand(covering, draft.target_bytes)
-
-
-def _moved_earlier(draft: Draft, kernel: int, earliest: int, size: int) -> int:
-    """First of the kernels up to ``kernel`` from which on memory is free for a tensor; takes it up."""
-    if earliest >= kernel:
-        return kernel
-    moved = draft.occupancy.within_from(draft.target_bytes - size, earliest, kernel)
-    if moved < kernel:
-        draft.occupancy.add(moved, kernel, size)
-    return moved

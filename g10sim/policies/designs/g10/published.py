@@ -32,8 +32,8 @@ from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.g10.draft import Draft, PlanningParameters, allocation_kernel
 from g10sim.policies.designs.g10.published_links import Direction
 from g10sim.policies.designs.g10.sort_order import introsorted
-from g10sim.policies.interface import Planned, PlannedMachine, PlannedTier
-from g10sim.policies.interface.moves import Evict, Fetch, Free, TensorMove
+from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
+from g10sim.policies.interface.moves import Evict, Fetch, Free
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
@@ -58,7 +58,6 @@ def plan_published(trace: Trace, machine: PlannedMachine, parameters: PlanningPa
     planning.prefetch(eagerly=parameters.eager_prefetch)
     if parameters.demand_evictions:
         planning.evict_for_demand()
-    planning.put_in_order()
     return planning
 
 
@@ -68,33 +67,29 @@ class _Planning(Draft):
     def __init__(self, trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> None:
         durations = kernel_durations(trace, machine.clock_hz)
         target = int(parameters.memory_factor * int(parameters.memory_target * machine.gpu_bytes))
-        occupancy, hints = _allocated(trace, machine, Timeline(durations), target)
+        timeline = Timeline(durations)
+        occupancy, self._hints = _allocated(trace, machine, timeline, target)
         time = Limit(parameters.planning_limit)
-        super().__init__(occupancy, durations, machine, target, machine.gpu_bytes, time)
-        self._found = hints if parameters.tensor_hints else []
-        self._durations, self._kernels = durations, len(durations)
-        self._margin, self._published_order = parameters.safety_margin, parameters.published_order
-        self._may_stop = not parameters.demand_evictions
+        super().__init__(occupancy, timeline, machine, target, time)
+        self._found: list[Planned] = []
+        self._parameters, self._margin, self._kernels = parameters, parameters.safety_margin, len(durations)
         self._ssd = machine.ssd
         self._host = next(
             (tier for tier in machine.tiers if tier.kind == "memory"),
             PlannedTier("host", "memory", 0, machine.link_rate, machine.link_rate),
         )
         self._host_used = Occupancy(np.zeros_like(durations))
-        self._set_up_time(durations)
-        self._set_up_periods(absences(trace, machine.sizes(trace)), parameters)
-
-    def _set_up_time(self, durations: Integers) -> None:
         # Microseconds as in the published simulator, since rounding decides what is equal.
-        self._cycles_per_us = per_us = self.machine.clock_hz / 1e6
+        self._cycles_per_us = per_us = machine.clock_hz / 1e6
         lap = durations / per_us
         self._times = np.concatenate([[0.0], np.cumsum(np.concatenate([lap, lap]))])
         elapsed = np.diff(self._times[: self._kernels + 1])
-        link = self.machine.link_rate * per_us
+        link = machine.link_rate * per_us
         self._out = Direction(elapsed, link, self._ssd.write_rate * per_us)
         self._into = Direction(elapsed, link, self._ssd.read_rate * per_us)
+        self._set_up_periods(absences(trace, machine.sizes(trace)))
 
-    def _set_up_periods(self, periods: tuple[Absence, ...], parameters: PlanningParameters) -> None:
+    def _set_up_periods(self, periods: tuple[Absence, ...]) -> None:
         self._periods = periods
         self._order = list(range(len(periods)))
         self._starts, self._ends, sizes = spans_of(periods)
@@ -104,27 +99,26 @@ class _Planning(Draft):
         self._within, self._around = np.flatnonzero(~wraps), np.flatnonzero(wraps)
         self._lengths = self._times[self._ends] - self._times[self._starts]
         self._ties = -self._lengths * self._sizes
-        by_cost = parameters.ranking == "benefit_per_cost"
+        by_cost = self._parameters.ranking == "benefit_per_cost"
         costs = [self._ssd.both_cycles(period.size_bytes) if by_cost else 1 for period in periods]
         self._costs = np.array(costs, dtype=np.int64)
-
-    def _find(self, kernel: int, move: TensorMove) -> None:
-        self._found.append(Planned(kernel, move))
 
     def choose(self) -> None:
         """Evict until the estimate is within the target or the best period has had its turn."""
         is_handled, evictions = np.zeros(len(self._periods), dtype=np.bool_), -1
+        as_published = self._parameters.published_order
+        may_stop = not self._parameters.demand_evictions
         for _ in self._periods:
             if self.occupancy.peak_bytes <= self.target_bytes or self.time.is_over():
                 break
             if len(self.evictions) > evictions:
                 benefits, evictions = self._benefits(), len(self.evictions)
             benefits = np.where(is_handled, 0.0, benefits)
-            best = self._first(benefits) if self._published_order else self._longest(benefits, is_handled)
+            best = self._first(benefits) if as_published else self._longest(benefits, is_handled)
             if best is None or is_handled[best]:
                 break
-            is_handled[best] = self._handle(best) or not self._published_order
-            if not is_handled[best] and self._may_stop and (benefits == benefits[best]).sum() == 1:
+            is_handled[best] = self._handle(best) or not as_published
+            if not is_handled[best] and may_stop and (benefits == benefits[best]).sum() == 1:
                 break  # It would be the best for ever.
 
     def _first(self, benefits: Floats) -> int:
@@ -143,8 +137,8 @@ class _Planning(Draft):
 
     def _benefits(self) -> Floats:
         over, ends = self.occupancy.bytes > self.machine.gpu_bytes, self._ends
-        sums = prefix_sums(np.where(over, self._durations, 0))
-        late = prefix_sums(np.where(over[1:], self._durations[:-1], 0))
+        sums = prefix_sums(np.where(over, self.timeline.durations, 0))
+        late = prefix_sums(np.where(over[1:], self.timeline.durations[:-1], 0))
         cycles = np.empty(len(ends), dtype=np.int64)
         within, around = self._within, self._around
         first = self._out.ssd.finish(self._starts[within], self._halves[within])
@@ -163,19 +157,16 @@ class _Planning(Draft):
             return True
         size = period.size_bytes
         has_room = self._host_used.peak_bytes <= self._host.capacity_bytes - size
+        evict = self._evict_by_time if period.wraps else self._evict_by_budget
         if length > self._margin * self._copy_time(size, self._ssd):
-            if period.wraps:
-                self._evict_by_time(period, self._ssd)
-            elif has_room and not self._finds_budget(period):
-                if self._evict_by_budget(period, self._host):
-                    self._host_used.add(period.start, period.end, size)
-            else:
-                self._evict_by_budget(period, self._ssd)
+            if period.wraps or not has_room or self._finds_budget(period):
+                evict(period, self._ssd)
+            elif evict(period, self._host):
+                self._host_used.add(period.start, period.end, size)
             return True
         if length <= self._margin * self._copy_time(size, self._host):
             return False
         if has_room:
-            evict = self._evict_by_time if period.wraps else self._evict_by_budget
             evict(period, self._host)
             self._host_used.add(period.start, period.end, size)
         return True
@@ -203,17 +194,19 @@ class _Planning(Draft):
             (way.take_for_ssd if to_ssd else way.take_for_host)(kernel, size)
         return True
 
-    def _evict_by_time(self, period: Absence, tier: PlannedTier) -> None:
+    def _evict_by_time(self, period: Absence, tier: PlannedTier) -> bool:
         """Evict and prefetch as if the links were idle, with the margin's rest before the next use."""
         copy_time = self._copy_time(period.size_bytes, tier)
         out_by = self._kernel_at(self._times[period.start] + copy_time)
         prefetch = self._kernel_at(self._times[period.end] - (self._margin - 1) * copy_time)
-        if prefetch != period.start:
-            self._evict(period, tier, out_by, prefetch)
-            self._find(prefetch % self._kernels, Fetch(period.tensor))
+        if prefetch == period.start:
+            return False
+        self._evict(period, tier, out_by, prefetch)
+        self._found.append(Planned(prefetch % self._kernels, Fetch(period.tensor)))
+        return True
 
     def _evict(self, period: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
-        self._find(period.start, Evict(period.tensor, tier.name))
+        self._found.append(Planned(period.start, Evict(period.tensor, tier.name)))
         self.evict(period, tier, out_by, prefetch)
 
     def prefetch(self, *, eagerly: bool) -> None:
@@ -223,12 +216,9 @@ class _Planning(Draft):
         for number in introsorted(within, latest):
             eviction, kernel = self.evictions[number], latest[number]
             if eagerly:
-                used = self.occupancy.bytes
-                while kernel - 1 > eviction.out_by and used[kernel - 1] < self.target_bytes:
-                    kernel -= 1
-                self.occupancy.add(kernel, latest[number], eviction.size_bytes)
+                kernel = self.moved_earlier(kernel, eviction.out_by + 1, eviction.size_bytes, 1)
             self.evictions[number] = replace(eviction, prefetch=kernel)
-            self._find(kernel, Fetch(eviction.tensor))
+            self._found.append(Planned(kernel, Fetch(eviction.tensor)))
 
     def evict_for_demand(self) -> None:
         """Add evictions to the SSD, fetched back on demand, around the kernel of the highest first estimate.
@@ -239,12 +229,13 @@ class _Planning(Draft):
         periods = (self._periods[number] for number in introsorted(self._order, self._ties))
         covering = (one for one in periods if not one.wraps and one.start <= self.pressed_kernel < one.end)
         for period in self.evict_on_demand(covering, _SHARE_OF_TARGET * self.target_bytes):
-            self._find(period.start, Evict(period.tensor, self._ssd.name))
+            self._found.append(Planned(period.start, Evict(period.tensor, self._ssd.name)))
 
-    def put_in_order(self) -> None:
+    def plan(self, trace: Trace, *, tensor_hints: bool = True) -> MigrationPlan:
         """Sort the moves by kernel."""
-        kernels = [planned.kernel for planned in self._found]
-        self.moves = tuple(self._found[number] for number in introsorted(range(len(kernels)), kernels))
+        found = [*(self._hints if tensor_hints else ()), *self._found]
+        order = introsorted(range(len(found)), [planned.kernel for planned in found])
+        return MigrationPlan(tuple(found[number] for number in order), "g10, published planner")
 
 
 def _allocated(

@@ -14,7 +14,7 @@ from g10sim.analysis.timeline import Flags, Floats, Integers, prefix_sums
 
 
 class Channel:
-    """Bytes that can still move during each kernel, none where it is full."""
+    """Bytes that can still move during each kernel; where it is full, all of its capacity is used."""
 
     def __init__(self, capacity_bytes: Floats) -> None:
         self.capacity_bytes = capacity_bytes
@@ -23,11 +23,7 @@ class Channel:
         self._sum()
 
     def _sum(self) -> None:
-        self._sums = prefix_sums(np.ceil(self._free(slice(None))).astype(np.int64))
-
-    def _free(self, kernels: slice) -> Floats:
-        free = self.capacity_bytes[kernels] - self.used_bytes[kernels]
-        return np.where(self.is_full[kernels], 0.0, free)
+        self._sums = prefix_sums(np.ceil(self.capacity_bytes - self.used_bytes).astype(np.int64))
 
     def finish(self, starts: Integers, sizes: Integers) -> Integers:
         """Kernels during which transfers end that begin with ``starts``; the last one if they do not."""
@@ -43,7 +39,8 @@ class Channel:
         """Use up budget from kernel ``start`` on; return of which kernels, how much, and which that fills."""
         last = int(self.finish(np.array([start]), np.array([size_bytes]))[0])
         kernels = slice(start, last + 1)
-        taken, fills = self._free(kernels), ~self.is_full[kernels]
+        taken: Floats = self.capacity_bytes[kernels] - self.used_bytes[kernels]
+        fills: Flags = ~self.is_full[kernels]
         left = size_bytes - int(self._sums[last] - self._sums[start])
         if fills[-1] and left + self.used_bytes[last] <= self.capacity_bytes[last]:
             taken[-1], fills[-1] = left, False

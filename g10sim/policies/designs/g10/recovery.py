@@ -12,6 +12,7 @@ with whatever is oldest, for which the link has no time in the plan, and which n
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from g10sim.grouping import grouped
@@ -82,9 +83,8 @@ class WaitingJob(RecoveringJob):
     def __init__(self, draft: Draft, *others: Any) -> None:
         super().__init__(draft, *others)
         self._needed = [frozenset(tensors) for tensors in self._kernels]
-        self._planned: list[dict[int, PlannedTier]] = [{} for _ in self._kernels]
-        for eviction in sorted(draft.evictions, key=lambda entry: (entry.out_by, entry.tensor)):
-            self._planned[eviction.start % len(self._kernels)][eviction.tensor] = eviction.tier
+        departures, kernels = sorted(draft.evictions, key=attrgetter("out_by", "tensor")), len(self._kernels)
+        self._planned = grouped((one.start % kernels, (one.tensor, one.tier)) for one in departures)
         self._leaving: dict[int, PlannedTier] = {}
 
     def state(self, view: PolicyView) -> Hashable:
@@ -93,7 +93,7 @@ class WaitingJob(RecoveringJob):
 
     def on_kernel_start(self, view: PolicyView) -> list[Fetch]:
         """Note what the plan evicts, and fetch back what left the GPU against it."""
-        self._leaving |= self._planned[view.kernel]
+        self._leaving |= self._planned.get(view.kernel, ())
         return super().on_kernel_start(view)
 
     def on_kernel_end(self, view: PolicyView) -> Iterator[Await]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop
 
 import numpy as np
 
@@ -12,25 +14,24 @@ from g10sim.analysis.timeline import Floats
 _SMALL = 16
 
 
-def introsorted(items: Sequence[int], *keys: Sequence[float] | Floats) -> list[int]:
+def introsorted(
+    items: Sequence[int], keys: Sequence[float] | Floats, ties: Sequence[float] | Floats | float = 0
+) -> list[int]:
     """Return items by ascending keys; equal ones in the order of the C++ library's unstable sort.
 
-    Each of ``keys`` has a value for every item, by its number; the first of them counts most.
+    ``keys`` have a finite value for every item, by its number. So may ``ties``, which count where keys are
+    equal.
 
     Introspective sort (Musser, Software: Practice and Experience 1997) as in libstdc++'s ``std::sort``: a
     range is parted at the median of its second, middle and last item until at most 16 are left, or goes
     through a heap when it has been parted too often; insertion, which is stable, finishes.
     """
-    columns = [np.asarray(values) for values in keys]
-    order = np.lexsort(columns[::-1])
-    steps = [np.diff(values[order]) != 0 for values in columns]
-    ranks = np.zeros(len(order), dtype=np.int64)
-    ranks[order[1:]] = np.logical_or.reduce(steps).cumsum()
-    counts = np.bincount(ranks)
+    values = np.asarray(keys) + 1j * np.asarray(ties)  # which are ordered by their real parts first
+    _, ranks, counts = np.unique(values, return_inverse=True, return_counts=True)
     # Number of keys below each rank that several items have: where there are none, any sort will do.
     shared = [0, *np.cumsum(counts > 1).tolist()]
     # An item goes with its rank in one number, so that ranks are compared by bounds.
-    base = len(order)
+    base = len(ranks)
     codes = (ranks[list(items)] * base + np.array(items, dtype=np.int64)).tolist()
     ranges = [(0, len(codes), 2 * (len(codes).bit_length() - 1), 0, len(counts) - 1)]
     while ranges:
@@ -58,7 +59,9 @@ def _part_equal(codes: list[int], first: int, last: int) -> int:
 
 def _part(codes: list[int], first: int, last: int, base: int) -> int:
     """Part a range at its pivot, which goes to the front; return where the upper part begins."""
-    middle = _median(codes, first + 1, first + (last - first) // 2, last - 1, base)
+    # Of equal items of the three the library takes the later for the lesser one.
+    places = last - 1, first + (last - first) // 2, first + 1
+    middle = sorted(places, key=lambda place: codes[place] // base)[1]
     pivot = codes[middle]
     codes[first], codes[middle] = pivot, codes[first]
     least = pivot - pivot % base
@@ -76,40 +79,19 @@ def _part(codes: list[int], first: int, last: int, base: int) -> int:
         high -= 1
 
 
-def _median(codes: list[int], first: int, second: int, third: int, base: int) -> int:
-    """Return which of three places has the median; of equals the one that the library takes."""
-    one, two, three = codes[first] // base, codes[second] // base, codes[third] // base
-    if one < two:
-        if two < three:
-            return second
-        return third if one < three else first
-    if one < three:
-        return first
-    return third if two < three else second
+@dataclass(slots=True)
+class _Largest:
+    """An item of a heap, as ``heapq`` keeps it, whose top has the highest rank."""
+
+    rank: int
+    code: int
+
+    def __lt__(self, other: _Largest) -> bool:
+        return self.rank > other.rank
 
 
 def _by_heap(codes: list[int], base: int) -> list[int]:
-    """Sort by a heap whose top is the largest item."""
-    size = len(codes)
-    for top in range((size - 2) // 2, -1, -1):
-        _sift(codes, top, size, codes[top], base)
-    for end in range(size - 1, 0, -1):
-        code, codes[end] = codes[end], codes[0]
-        _sift(codes, 0, end, code, base)
-    return codes
-
-
-def _sift(codes: list[int], top: int, size: int, code: int, base: int) -> None:
-    """Fill the hole at ``top`` of a heap: larger children move up to a leaf, and the code up from there."""
-    hole, child = top, 2 * top + 2
-    while child < size:
-        if codes[child] // base < codes[child - 1] // base:
-            child -= 1
-        codes[hole], hole = codes[child], child
-        child = 2 * hole + 2
-    if child == size:
-        codes[hole], hole = codes[child - 1], child - 1
-    while hole > top and codes[(hole - 1) // 2] // base < code // base:
-        parent = (hole - 1) // 2
-        codes[hole], hole = codes[parent], parent
-    codes[hole] = code
+    """Sort by a heap: ``heapq`` moves items, equal ones too, as the library does."""
+    heap = [_Largest(code // base, code) for code in codes]
+    heapify(heap)
+    return [heappop(heap).code for _ in codes][::-1]

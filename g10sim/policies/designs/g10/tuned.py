@@ -7,30 +7,20 @@ designs that copy whole tensors, except what its source has for these workloads 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from g10sim.config.system import SystemSpec
 from g10sim.trace.model import Trace
 
-
-class _ByHand(NamedTuple):
-    """A factor for SSDs between two bandwidths, in bytes/s."""
-
-    above: float
-    below: float
-    factor: float
-
-
-_UNIFIED_MEMORY = {("BERT_Base", 512): _ByHand(0, 6.3e9, 1.394), ("VIT", 1280): _ByHand(6.3e9, 6.5e9, 1.1)}
+# Factors for SSDs above a bandwidth and below another one, in bytes/s.
+_UNIFIED_MEMORY = {("BERT_Base", 512): (0, 6.3e9, 1.394), ("VIT", 1280): (6.3e9, 6.5e9, 1.1)}
 _COPIES = 1.060606
 _COPIES_WITH_HOST = {"VIT": 1.269366}
 
 
 def unified_memory_factor(trace: Trace, system: SystemSpec) -> float:
     """Return the factor for G10, which depends on the SSD for the workloads set by hand."""
-    found = _UNIFIED_MEMORY.get((trace.model, trace.batch_size))
+    above, below, factor = _UNIFIED_MEMORY.get((trace.model, trace.batch_size), (0, 0, 1.0))
     bandwidth = next((tier.read_bandwidth for tier in system.all_tiers if tier.kind == "ssd"), None) or 0
-    return found.factor if found is not None and found.above < bandwidth < found.below else 1.0
+    return factor if above < bandwidth < below else 1.0
 
 
 def copies_factor(trace: Trace, *, uses_host: bool) -> float:

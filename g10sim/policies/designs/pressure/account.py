@@ -229,20 +229,17 @@ class Account:
     def use(self, tensor: int, following: int) -> None:
         """Note the kernel that is the next to use a tensor that is alive."""
         here, away = self.here[tensor], self.away[tensor]
-        if here or away:
-            self.put(tensor, 0, 0)
+        self.put(tensor, 0, 0)
         self.next[tensor], self.tier_of[tensor] = following, 0
         self._uses.add(following, tensor)
-        if here or away:
-            self.put(tensor, here, away)
+        self.put(tensor, here, away)
 
     def leave(self, tensor: int, size_bytes: int, tier: int) -> None:
         """Note bytes that leave for a tier; those that are away already count there, too."""
-        before, self.tier_of[tensor] = self.tier_of[tensor], tier
-        if before != tier:
-            self._returning[before, self.next[tensor]] -= self.away[tensor]
-            self._returning[tier, self.next[tensor]] += self.away[tensor]
-        self.put(tensor, self.here[tensor] - size_bytes, self.away[tensor] + size_bytes)
+        here, away = self.here[tensor], self.away[tensor]
+        self.put(tensor, here, 0)
+        self.tier_of[tensor] = tier
+        self.put(tensor, here - size_bytes, away + size_bytes)
 
     def put(self, tensor: int, here: int, away: int) -> None:
         """Note the bytes of a tensor that are here and away."""

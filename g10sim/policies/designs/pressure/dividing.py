@@ -52,10 +52,8 @@ class Queues:
         return self.queued_bytes - self._queued[tier]
 
     def _is_idle(self, tier: int) -> bool:
-        carried, slower = self._carried[tier], 0.0
-        for other, queued in zip(self._carried, self._queued, strict=True):
-            if other < carried:
-                slower += min(queued, other)
+        carried, ways = self._carried[tier], zip(self._carried, self._queued, strict=True)
+        slower = sum([min(queued, other) for other, queued in ways if other < carried])
         return self._queued[tier] < min(carried, self._link_carried - slower)
 
     def shares(self, size_bytes: int, returned: Callable[[], Sequence[int]]) -> Shares:
@@ -256,12 +254,8 @@ class Division:
         queued, rate = self._queues.queued_bytes, _EARLY * self._machine.link_rate
         if peak > 1 and worst + queued > rate * cycles:
             return True
-        kernel, timeline, (ahead, lacks) = (
-            self._kernel,
-            self._forecast.timeline,
-            self._shortage.later(),
-        )
-        times = timeline.lap_times(ahead + kernel) - timeline.lap_time(kernel)
+        (ahead, lacks), timeline = self._shortage.later(), self._forecast.timeline
+        times = timeline.lap_times(ahead + self._kernel) - timeline.lap_time(self._kernel)
         return bool(np.any((lacks > 0) & (lacks + queued > rate * times)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,12 +67,10 @@ class Reruns:
     def most_scratch_bytes(self) -> Integers:
         """Return the most bytes of scratch at a time, if it goes when no kernel that runs again reads it."""
         sizes, scratch = self._demand.sizes, set(self.scratch)
-        again = defaultdict[int, dict[int, Kernel]](dict)
-        for drop in self._drops:
-            again[drop.end] |= {producer.id: producer for producer in drop.producers}
+        again = grouped((drop.end, producer) for drop in self._drops for producer in drop.producers)
         found = np.zeros_like(self.live_bytes)
         for kernel, producers in again.items():
-            ordered = [producers[number] for number in sorted(producers)]
+            ordered = sorted({producer.id: producer for producer in producers}.values(), key=attrgetter("id"))
             last = {tensor: producer.id for producer in ordered for tensor in producer.tensors}
             there = 0
             for producer in ordered:
@@ -112,10 +109,9 @@ class Forecast:
         reruns = Reruns(demand, drops)
         self.largest_set = int(working_set_bytes(trace).max(initial=0))
         self.never = 3 * kernels - 1
-        used = np.array([*map(bool, trace.uses)], dtype=np.bool_)
-        persistent = np.array(trace.lasting, dtype=np.bool_)
-        self.lasting = persistent & used
-        mortal = np.flatnonzero(~persistent & used).tolist()
+        used = [tensor for tensor, uses in enumerate(trace.uses) if uses]
+        self.lasting = [tensor for tensor in used if trace.lasting[tensor]]
+        mortal = [tensor for tensor in used if not trace.lasting[tensor]]
         self.on_gpu = each(trace.kernels, lambda kernel: kernel.device is Device.GPU)
         self._mortal, self._births, self._deaths, self._drops = mortal, trace.births, trace.deaths, drops
         self._uses = [uses[: bisect_left(uses, trace.deaths[i])] for i, uses in enumerate(trace.uses)]
@@ -138,7 +134,7 @@ class Forecast:
         births, deaths = self._births, self._deaths
         dropped = {drop.tensor for drop in self._drops if drop.start <= kernel < drop.end}
         mortal = [tensor for tensor in self._mortal if births[tensor] <= kernel < deaths[tensor]]
-        return sorted({*np.flatnonzero(self.lasting).tolist(), *mortal} - dropped)
+        return sorted({*self.lasting, *mortal} - dropped)
 
     def next_use(self, tensor: int, kernel: int) -> int:
         """Return the first kernel from ``kernel`` on that needs a tensor's contents.
@@ -149,7 +145,7 @@ class Forecast:
         place = bisect_left(uses, kernel)
         if place < len(uses):
             return uses[place]
-        return uses[0] + self.kernels if uses and self.lasting[tensor] else self.never
+        return uses[0] + self.kernels if uses and self.trace.lasting[tensor] else self.never
 
 
 def dropped_bytes(demand: Demand, drops: Iterable[Dropped]) -> Integers:

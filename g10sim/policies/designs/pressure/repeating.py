@@ -43,7 +43,6 @@ class Repeating(JobPolicy):
         self._forecast, self._new_steering, self._is_alone = forecast, steering, is_alone
         self._steering: Steering | None = steering()
         self._gpu_bytes = machine.gpu_bytes
-        self._lasting: list[int] = np.flatnonzero(forecast.lasting).tolist()
         self._places = np.zeros(0, dtype=np.int64)
         self._starts: list[Sequence[Move]] = []
         self._ends: list[Sequence[Move]] = []
@@ -87,12 +86,11 @@ class Repeating(JobPolicy):
     def _begin_iteration(self, view: PolicyView) -> None:
         """Decide again, or repeat the last iteration that was decided."""
         is_slower, cycles = self._is_slower(view), view.now_cycles - self._began_at
-        was_repeated, places = self._steering is None, self._bytes_by_place(view)
-        self._began_at = view.now_cycles
-        if was_repeated:
-            self._vain += is_slower
+        self._began_at, places = view.now_cycles, self._bytes_by_place(view)
+        if self._steering is None:
             if not is_slower:
                 return
+            self._vain += 1
             self._steering = self._new_steering()
         else:
             self._cycles = cycles
@@ -113,7 +111,8 @@ class Repeating(JobPolicy):
 
     def _bytes_by_place(self, view: PolicyView) -> Integers:
         """Return the bytes of each persistent tensor on the GPU and in each tier."""
-        found = [view.resident_bytes(tensor) for tensor in self._lasting]
+        lasting = self._forecast.lasting
+        found = [view.resident_bytes(tensor) for tensor in lasting]
         for tier in view.tiers:
-            found += [view.bytes_in(tensor, tier) for tensor in self._lasting]
+            found += [view.bytes_in(tensor, tier) for tensor in lasting]
         return np.array(found, dtype=np.int64)

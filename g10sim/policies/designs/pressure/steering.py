@@ -7,8 +7,6 @@ from functools import partial
 from itertools import compress, count, filterfalse
 from math import inf
 
-import numpy as np
-
 from g10sim.policies.designs.pressure.account import Account, Settings
 from g10sim.policies.designs.pressure.dividing import Division, Queues
 from g10sim.policies.designs.pressure.forecast import Forecast
@@ -138,20 +136,17 @@ class Steering:
             for tensor in changed:
                 account.use(tensor, forecast.next_use(tensor, kernel))
         for tensor in gone:
-            self._forget(tensor)
+            account.forget(tensor)
+            self._leaving.discard(tensor)
+            self._coming.discard(tensor)
         if not kernel:
             self._division.start_iteration()
-            changed = ({*np.flatnonzero(forecast.lasting).tolist()} - gone) | {*born}
+            changed = ({*forecast.lasting} - gone) | {*born}
             account.start_iteration(changed)
         for tensor in born:
             if not account.alive[tensor]:
                 account.bear(tensor)
         return changed
-
-    def _forget(self, tensor: int) -> None:
-        self._account.forget(tensor)
-        self._leaving.discard(tensor)
-        self._coming.discard(tensor)
 
     def _look(self, view: PolicyView, changed: set[int]) -> set[int]:
         """See where tensors are that may have moved; return those that a kernel has left as a whole."""

@@ -24,15 +24,11 @@ class Rates:
     lone_into: float
     lone_out: float
 
-    def cycles_in(self, size_bytes: float, out_bytes: float) -> float:
-        """Return how long bytes take to come in while others leave."""
-        both = min(size_bytes / self.into, out_bytes / self.out)
-        return both + (size_bytes - both * self.into) / self.lone_into
-
-    def cycles_out(self, size_bytes: float, in_bytes: float) -> float:
-        """Return how long bytes take to leave while others come in."""
-        both = min(size_bytes / self.out, in_bytes / self.into)
-        return both + (size_bytes - both * self.out) / self.lone_out
+    def cycles(self, in_bytes: float, out_bytes: float) -> tuple[float, float]:
+        """Return how long bytes take to come in, and others that leave meanwhile to leave."""
+        both = min(in_bytes / self.into, out_bytes / self.out)
+        came = both + (in_bytes - both * self.into) / self.lone_into
+        return came, both + (out_bytes - both * self.out) / self.lone_out
 
     def carried(self, in_bytes: float, out_bytes: float, cycles: float) -> tuple[float, float]:
         """Return how many of these bytes come in and leave in some cycles."""
@@ -72,9 +68,9 @@ class Copies:
                 following += 1
             due += needed
             late, ahead = leaving.late_bytes(kernel), free + leaving.early_bytes + leaving.open_bytes
-            outward = late + leaving.open_bytes
-            inward = max(0.0, due - came, min(there, due + max(0.0, ahead)) - came)
-            waits = max(rates.cycles_out(late, inward), rates.cycles_in(max(0.0, due - came), outward))
+            outward, lacking = late + leaving.open_bytes, max(0.0, due - came)
+            inward = max(lacking, min(there, due + max(0.0, ahead)) - came)
+            waits = max(rates.cycles(inward, late)[1], rates.cycles(lacking, outward)[0])
             step = waits + durations[kernel % len(durations)]
             arrived, left = rates.carried(inward, outward, step)
             leaving.carry(left - late)
