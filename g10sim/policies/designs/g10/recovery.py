@@ -68,13 +68,10 @@ class RecoveringJob(JobPolicy):
         return found
 
     def _wanted(self, view: PolicyView, tensor: int, kernel: int) -> bool:
-        lasts = view.trace.lasting[tensor]
-        if view.is_dead(tensor) or (kernel >= len(self._kernels) and not lasts):
+        if view.is_dead(tensor) or (kernel >= len(self._kernels) and not view.trace.lasting[tensor]):
             return False
-        now, later = view.kernel, view.kernel + len(self._kernels)
-        return not any(
-            start <= now <= back or start <= later <= back for start, back in self._away.get(tensor, ())
-        )
+        times, away = (view.kernel, view.kernel + len(self._kernels)), self._away.get(tensor, ())
+        return not any(start <= time <= back for start, back in away for time in times)
 
 
 class WaitingJob(RecoveringJob):

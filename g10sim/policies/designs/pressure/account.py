@@ -208,8 +208,7 @@ class Account:
         self.shortage.start_iteration(self._uses)
         for tensor in tensors:
             self.alive[tensor] = True
-            if self.away[tensor]:
-                self._count(tensor, self.away[tensor])
+            self._count(tensor, self.away[tensor])
         present = ((self._never - self.next[i], i) for i in tensors if self.here[i])
         absent = ((self.next[i], i) for i in tensors if self.away[i])
         self.present, self.absent = Order(self._never, present), Order(self._never, absent)

@@ -72,15 +72,12 @@ class Steering:
             return
         self._leaving.follow(view.in_transfer_bytes)
         leaving = self._leaving.total_bytes
-        lack = leaving - self._spare
-        if lack <= 0:
-            return
         forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
         born = forecast.born[following]
         gone = (*forecast.dead[view.kernel + 1], *forecast.dropped[following])
         freed = sum(map(view.resident_bytes, gone))
         free = view.free_bytes
-        lack = min(lack, self._missing(view, following) - free - freed)
+        lack = min(leaving - self._spare, self._missing(view, following) - free - freed)
         if lack <= 0:
             return
         self._shortage.take_back()
