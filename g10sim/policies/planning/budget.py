@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from g10sim.analysis.timeline import Floats, Integers, prefix_sums
+from g10sim.analysis.timeline import Floats, Integers, Numbers, prefix_sums
 
 
 class Budget:
@@ -71,10 +71,15 @@ class Budget:
         link = self._link[kernels] = np.maximum(self._link[kernels] - used, 0.0)
         for name, free in self.free_bytes.items():
             left = np.minimum(free[kernels] - (used if name == tier else 0.0), link)
-            changes, sums = (left - free[kernels]).cumsum(), self._sums[name]
+            move_sums(self._sums[name], kernels, left - free[kernels])
             free[kernels] = left
-            sums[kernels.start + 1 : kernels.stop + 1] += changes
-            sums[kernels.stop + 1 :] += changes[-1]
+
+
+def move_sums(sums: Numbers, part: slice, changes: Numbers) -> None:
+    """Let sums of the first 0, 1, ... values follow changes of those in a part; such that sums are exact."""
+    changed = changes.cumsum()
+    sums[part.start + 1 : part.stop + 1] += changed
+    sums[part.stop + 1 :] += changed[-1]
 
 
 def _without_laps(kernels: Integers, num_kernels: int) -> tuple[Integers, Integers]:

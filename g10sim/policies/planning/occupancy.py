@@ -8,6 +8,7 @@ import numpy as np
 
 from g10sim.analysis.footprint import levels
 from g10sim.analysis.timeline import Integers, prefix_sums
+from g10sim.policies.planning.budget import move_sums
 
 
 class Occupancy:
@@ -18,16 +19,27 @@ class Occupancy:
 
     def __init__(self, occupancy_bytes: Integers) -> None:
         self.bytes = occupancy_bytes
+        self._highest = -1
+        """Kernel with the highest occupancy; -1: not known."""
 
     @property
     def peak_bytes(self) -> int:
         """Highest occupancy."""
-        return int(self.bytes.max(initial=0))
+        if not len(self.bytes):
+            return 0
+        if self._highest < 0:
+            self._highest = int(self.bytes.argmax())
+        return max(0, int(self.bytes[self._highest]))
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         for part in span_slices(first, stop, len(self.bytes)):
-            self.bytes[part] += size_bytes
+            changed, highest = self.bytes[part], self._highest
+            changed += size_bytes
+            if size_bytes < 0 and part.start <= highest < part.stop:
+                self._highest = -1
+            elif highest >= 0 and size_bytes > 0 and changed.max() > self.bytes[highest]:
+                self._highest = part.start + int(changed.argmax())
 
     def most(self, first: int, stop: int) -> int:
         """Return the highest occupancy within a span; 0 for an empty one."""
@@ -54,18 +66,25 @@ class Pressure(Occupancy):
     def __init__(self, occupancy_bytes: Integers, durations: Integers, limit_bytes: float) -> None:
         super().__init__(occupancy_bytes)
         self._durations, self._limit_bytes = durations, floor(limit_bytes)
-        self._sums: Integers | None = None
-        """Cycles above the limit in the first 0, 1, ... kernels; None: not known."""
+        self._over = np.zeros_like(durations)
+        self._sums = prefix_sums(self._over)
+        """Cycles above the limit in the first 0, 1, ... kernels, but for what has ``_changed``."""
+        self._changed = slice(0, len(durations))
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         super().add(first, stop, size_bytes)
-        self._sums = None
+        for part in span_slices(first, stop, len(self.bytes)):
+            known = self._changed if self._changed.start < self._changed.stop else part
+            self._changed = slice(min(known.start, part.start), max(known.stop, part.stop))
 
     def over_cycles(self, first: Integers, stop: Integers) -> Integers:
         """Return the cycles of spans during which occupancy exceeds the limit."""
-        if self._sums is None:
-            self._sums = prefix_sums((self.bytes > self._limit_bytes) * self._durations)
+        changed = self._changed
+        if changed.start < changed.stop:
+            over = (self.bytes[changed] > self._limit_bytes) * self._durations[changed]
+            move_sums(self._sums, changed, over - self._over[changed])
+            self._over[changed], self._changed = over, slice(0, 0)
         laps, places = np.divmod(np.stack((first, stop)), max(1, len(self.bytes)))
         before, until = laps * self._sums[-1] + self._sums.take(places)
         return np.where(stop > first, until - before, 0)
