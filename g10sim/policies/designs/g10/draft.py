@@ -134,8 +134,7 @@ class Draft:
 
         A tensor of some size takes up memory from then on.
         """
-        limit = self.target_bytes - free_bytes
-        moved = min(kernel, self.occupancy.within_from(limit, earliest, kernel))
+        moved = min(kernel, self.occupancy.within_from(self.target_bytes - free_bytes, earliest, kernel))
         self.occupancy.add(moved, kernel, size_bytes)
         return moved
 

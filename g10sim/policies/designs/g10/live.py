@@ -57,10 +57,9 @@ _DEAR, _NEVER = 2**60, 2**62
 def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
     """Plan one iteration of a trace."""
     durations = kernel_durations(trace, machine.clock_hz)
-    base = unmoved_bytes(trace, machine.sizes(trace))
-    candidates = [
-        absence for absence in absences(trace, machine.sizes(trace)) if absence.end - absence.start > 1
-    ]
+    sizes = machine.sizes(trace)
+    base = unmoved_bytes(trace, sizes)
+    candidates = [absence for absence in absences(trace, sizes) if absence.end - absence.start > 1]
     capacity = machine.gpu_bytes * parameters.memory_factor
     floor = np.maximum(working_set_bytes(trace), capacity)
     time = Limit(parameters.planning_limit)
@@ -301,7 +300,5 @@ def _evict_for_demand(trace: Trace, draft: Draft) -> None:
         for absence in absences(trace, draft.machine.sizes(trace))
         if any(pressed in range(absence.start - lap, absence.end - lap) for lap in (0, kernels))
     ]
-    covering.sort(
-        key=lambda absence: (-absence.size_bytes * absence.cycles(timeline), absence.tensor, absence.start)
-    )
+    covering.sort(key=lambda one: (-one.size_bytes * one.cycles(timeline), one.tensor, one.start))
     draft.evict_on_demand(covering, draft.target_bytes)

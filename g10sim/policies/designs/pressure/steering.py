@@ -103,10 +103,9 @@ class Steering:
 
     def _has_victims(self, view: PolicyView, following: int, room: int) -> bool:
         """Return whether new tensors of the next kernel push out nothing else that it needs."""
-        account, forecast = self._account, self._forecast
-        born, needed = forecast.born[following], set(forecast.needed[following])
+        account, needed = self._account, set(self._forecast.needed[following])
         victims = account.here_bytes - sum(map(account.here.__getitem__, needed))
-        return sum(map(self._sizes.__getitem__, born)) <= room + victims
+        return sum(map(self._sizes.__getitem__, self._forecast.born[following])) <= room + victims
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
