@@ -42,9 +42,11 @@ class Holes:
         """Holes by ascending address."""
         return map(_between, self._starts, self._ends)
 
-    def __reversed__(self) -> Iterator[Block]:
-        """Holes by descending address."""
-        return map(_between, reversed(self._starts), reversed(self._ends))
+    def edges(self, *, descending: bool = False) -> Iterator[tuple[int, int]]:
+        """Yield the first page of every hole and the one behind it, by address."""
+        if descending:
+            return zip(reversed(self._starts), reversed(self._ends), strict=True)
+        return zip(self._starts, self._ends, strict=True)
 
     @property
     def largest_pages(self) -> int:
@@ -142,14 +144,15 @@ def first_fit_left(holes: Holes, pages: int) -> int | None:
     """Place a block at the start of the first hole by ascending address that is large enough."""
     if pages > holes.largest_pages:
         return None
-    return next((hole.start for hole in holes if hole.pages >= pages), None)
+    return next((start for start, end in holes.edges() if end - start >= pages), None)
 
 
 def first_fit_right(holes: Holes, pages: int) -> int | None:
     """Place a block at the end of the first hole by descending address that is large enough."""
     if pages > holes.largest_pages:
         return None
-    return next((hole.end - pages for hole in reversed(holes) if hole.pages >= pages), None)
+    found = (end - pages for start, end in holes.edges(descending=True) if end - start >= pages)
+    return next(found, None)
 
 
 def best_fit(holes: Holes, pages: int) -> int | None:
@@ -170,8 +173,8 @@ def last_hole_right(holes: Holes, pages: int) -> int | None:
 
     The rule of vDNN++ (Shriram et al., IPDPS 2019; public code, ALLOC_NON_OFFLOAD_RIGHT) for what stays.
     """
-    hole = next(reversed(holes), None)
-    return None if hole is None or hole.pages < pages else hole.end - pages
+    start, end = next(holes.edges(descending=True), (0, 0))
+    return end - pages if end - start >= pages else None
 
 
 class PlannedAddresses:
