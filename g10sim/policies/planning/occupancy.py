@@ -68,7 +68,7 @@ class Pressure(Occupancy):
         self._durations, self._limit_bytes = durations, floor(limit_bytes)
         self._over = np.zeros_like(durations)
         self._sums = prefix_sums(self._over)
-        """Cycles above the limit in the first 0, 1, ... kernels, but for what has ``_changed``."""
+        """Cycles above the limit in the first 0, 1, ... kernels, without what has ``_changed``."""
         self._changed = slice(0, len(durations))
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
