@@ -76,7 +76,7 @@ class Budget:
 
 
 def move_sums(sums: Numbers, part: slice, changes: Numbers) -> None:
-    """Let sums of the first 0, 1, ... values follow changes of a part; values are such that sums are exact."""
+    """Let sums of the first 0, 1, ... values follow changes of a part of them; all sums have to be exact."""
     changed = changes.cumsum()
     sums[part.start + 1 : part.stop + 1] += changed
     sums[part.stop + 1 :] += changed[-1]
