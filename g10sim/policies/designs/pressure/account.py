@@ -78,6 +78,10 @@ class Order:
             rank = self._marks.find(True, rank + 1)
 
 
+_FEW = 8
+"""Kernels up to which they are looked at one by one, which is faster than all at once."""
+
+
 class Shortage:
     """Bytes that the kernels from one on lack, as far as the horizon: ``lack`` less what is away.
 
@@ -89,6 +93,7 @@ class Shortage:
     def __init__(self, lack: Integers, alive: Order, settings: Settings) -> None:
         self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
         self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
+        self._few = min(_FEW, self._horizon)
         self._level_of = self._levels.data
         self.added: dict[int, tuple[int, int]] = {}
         self._highest = -1
@@ -113,7 +118,12 @@ class Shortage:
     def spare(self, until: int, size_bytes: int) -> None:
         """Take off bytes that are away until a kernel uses them."""
         kernel, highest, levels = self._kernel, self._highest, self._level_of
-        self._levels[kernel:until] -= size_bytes
+        if until <= kernel + _FEW:
+            for number in range(kernel, min(until, len(levels))):
+                levels[number] -= size_bytes
+        else:
+            part = self._levels[kernel:until]
+            part -= size_bytes
         if size_bytes > 0 and highest < until < kernel + self._horizon:
             self._highest = -1
         elif size_bytes < 0 and kernel < until <= highest and self.worst(until - kernel) >= levels[highest]:
@@ -150,6 +160,8 @@ class Shortage:
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of that many kernels lacks, or the worst of all."""
+        if ahead and ahead <= self._few:
+            return max(self._level_of[self._kernel : self._kernel + ahead])
         return self._level_of[self._peak(ahead)]
 
     def worst_step(self, ahead: int | None = None) -> int:
@@ -192,6 +204,7 @@ class Account:
         self._uses = Order(self._never)
         self.here_bytes = 0
         self._returning: Integers = np.zeros((tiers, self._never + 1), dtype=np.int64)
+        self._returning_of = [tier.data for tier in self._returning]
         self.shortage = Shortage(forecast.lack, self._uses, settings)
 
     def state(self) -> tuple[object, ...]:
@@ -208,7 +221,8 @@ class Account:
         self.shortage.start_iteration(self._uses)
         for tensor in tensors:
             self.alive[tensor] = True
-            self._count(tensor, self.away[tensor])
+            if self.away[tensor]:
+                self._count(tensor, self.away[tensor])
         present = ((self._never - self.next[i], i) for i in tensors if self.here[i])
         absent = ((self.next[i], i) for i in tensors if self.away[i])
         self.present, self.absent = Order(self._never, present), Order(self._never, absent)
@@ -228,10 +242,12 @@ class Account:
     def use(self, tensor: int, following: int) -> None:
         """Note the kernel that is the next to use a tensor that is alive."""
         here, away = self.here[tensor], self.away[tensor]
-        self.put(tensor, 0, 0)
+        if here or away:
+            self.put(tensor, 0, 0)
         self.next[tensor], self.tier_of[tensor] = following, 0
         self._uses.add(following, tensor)
-        self.put(tensor, here, away)
+        if here or away:
+            self.put(tensor, here, away)
 
     def leave(self, tensor: int, size_bytes: int, tier: int) -> None:
         """Note bytes that leave for a tier; those that are away already count there, too."""
@@ -267,4 +283,4 @@ class Account:
         """Count bytes that are away until they are used."""
         use = self.next[tensor]
         self.shortage.spare(use, size_bytes)
-        self._returning[self.tier_of[tensor], use] += size_bytes
+        self._returning_of[self.tier_of[tensor]][use] += size_bytes

@@ -32,12 +32,14 @@ class Queues:
         self._queued = [*queued]
         self._free = [free - taken for free, taken in zip(free_bytes, self._queued, strict=True)]
         self.queued_bytes = sum(self._queued)
+        self._idle: list[int] | None = None
 
     def add(self, tier: int, size_bytes: int) -> None:
         """Queue bytes for a tier, which its room is kept for."""
         self._queued[tier] += size_bytes
         self._free[tier] -= size_bytes
         self.queued_bytes += size_bytes
+        self._idle = None
 
     def with_room(self, size_bytes: int) -> list[int]:
         """Return the tiers that have room for more bytes."""
@@ -45,7 +47,9 @@ class Queues:
 
     def idle_tiers(self) -> list[int]:
         """Return the tiers that would be idle before the time is over, with what slower ones leave them."""
-        return [*filter(self._is_idle, range(len(self._tiers)))]
+        if self._idle is None:
+            self._idle = [*filter(self._is_idle, range(len(self._tiers)))]
+        return self._idle
 
     def queued_but_for(self, tier: int) -> int:
         """Return the bytes queued for other tiers."""
