@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import ClassVar
 
@@ -56,13 +55,27 @@ class SsdTrain(Declared, PolicyPerJob):
     job_class = MovesByKernel
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
-        """Choose what leaves; all moves follow from that. Raises UnsupportedError."""
-        every, chosen = self._chosen(job.trace, machine)
+        """Choose what leaves; it is fetched a module ahead, or as early as all reads before its use take.
+
+        Raises UnsupportedError.
+        """
+        trace, tier = job.trace, machine.tier(self.target)
+        every, chosen = self._chosen(trace, machine)
         if chosen:
             find_tier(self.name, system, self.target, "activations")
+        starts, times = module_starts(trace), [0, *accumulate(trace.durations_cycles(machine.clock_hz))]
+        out, back = list[tuple[int, Move]](), list[tuple[int, Move]]()
+        deadline, kernel = times[-1], len(trace.kernels)
+        for one in sorted(chosen, key=lambda saved: (-saved.end, saved.tensor)):
+            out.append((one.start - 1, Evict(one.tensor, self.target)))
+            deadline = min(deadline, times[one.end]) - tier.in_cycles(one.size_bytes)
+            kernel = min(kernel, before_module(starts, one.end, self.modules_ahead))
+            while kernel > one.start and times[kernel] > deadline:
+                kernel -= 1
+            back.append((max(kernel, one.start), Fetch(one.tensor, recalls=True)))
         shares = [sum(one.size_bytes for one in some) / 1e9 for some in (chosen, every)]
         note = "offloads {:.3g} of {:.3g} GB that the forward pass saves".format(*shares)
-        return replace(self._moves(job.trace, machine, chosen), note=note)
+        return MovesByKernel(grouped([*reversed(back), *births(trace, self.births)]), grouped(out), note)
 
     def _chosen(self, trace: Trace, machine: PlannedMachine) -> tuple[Sequence[Absence], Sequence[Absence]]:
         """Return what the forward pass saves, all of it and the part that leaves."""
@@ -78,18 +91,3 @@ class SsdTrain(Declared, PolicyPerJob):
         most = min(tier.write_rate * forward, tier.read_rate * backward)
         filled = list(accumulate(one.size_bytes for one in movable))
         return saved, movable[: bisect_right(filled, most)]
-
-    def _moves(self, trace: Trace, machine: PlannedMachine, chosen: Sequence[Absence]) -> MovesByKernel:
-        """Find when what leaves is fetched: a module ahead, or as early as all reads before its use take."""
-        starts, tier = module_starts(trace), machine.tier(self.target)
-        times = [0, *accumulate(trace.durations_cycles(machine.clock_hz))]
-        out, back = list[tuple[int, Move]](), list[tuple[int, Move]]()
-        deadline, kernel = times[-1], len(trace.kernels)
-        for one in sorted(chosen, key=lambda saved: (-saved.end, saved.tensor)):
-            out.append((one.start - 1, Evict(one.tensor, self.target)))
-            deadline = min(deadline, times[one.end]) - tier.in_cycles(one.size_bytes)
-            kernel = min(kernel, before_module(starts, one.end, self.modules_ahead))
-            while kernel > one.start and times[kernel] > deadline:
-                kernel -= 1
-            back.append((max(kernel, one.start), Fetch(one.tensor, recalls=True)))
-        return MovesByKernel(grouped([*reversed(back), *births(trace, self.births)]), grouped(out))

@@ -10,7 +10,8 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.analysis.vitality import inactive_periods
-from g10sim.policies.interface import PlannedTier
+from g10sim.policies.interface import Planned, PlannedTier
+from g10sim.policies.interface.moves import Move
 from g10sim.policies.planning.channel import Interval
 from g10sim.trace.model import Trace
 
@@ -73,6 +74,12 @@ class Timeline:
         """Return the last kernel that does not begin after a time."""
         lap, rest = divmod(time, self.period)
         return lap * self.num_kernels + bisect_right(self.times, rest, hi=self.num_kernels) - 1
+
+    def planned(self, time: int, move: Move) -> Planned:
+        """Return a move at a time, in cycles: by the kernel that runs then, and how long after its start."""
+        time %= self.period
+        kernel = self.kernel_at(time)
+        return Planned(kernel, move, time - self.times[kernel])
 
 
 @dataclass(frozen=True)

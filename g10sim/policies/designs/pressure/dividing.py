@@ -110,7 +110,10 @@ def most_patient(forecast: Forecast, machine: PlannedMachine) -> dict[int, froze
     sizes = forecast.sizes.take(ids)
     later = sizes.cumsum() - sizes
     times = forecast.timeline.lap_times
-    cycles = times(uses) - times(_first_return(forecast, peak, later, uses))
+    # From that many kernels after the peak on, a tensor has room next to what is needed later.
+    worst_from = np.maximum.accumulate(np.roll(forecast.lack, -peak)[::-1])
+    ahead = len(worst_from) - worst_from.searchsorted(later, side="right")
+    cycles = times(uses) - times(np.minimum(peak + ahead, uses))
     is_left, found = later < lack, {}
     for number in range(len(tiers) - 1, 0, -1):
         tier = tiers[number]
@@ -132,14 +135,6 @@ def _by_next_use(forecast: Forecast, kernel: int) -> tuple[Integers, Integers]:
     ids, uses = ids[uses > kernel], np.minimum(uses[uses > kernel], kernel + forecast.kernels)
     order = np.argsort(-uses, kind="stable")
     return ids.take(order), uses.take(order)
-
-
-def _first_return(forecast: Forecast, peak: int, later: Integers, uses: Integers) -> Integers:
-    """Return the kernels from which on tensors have room, next to the bytes that are needed later."""
-    lack = np.roll(forecast.lack, -peak)
-    worst_from = np.maximum.accumulate(lack[::-1])
-    ahead = len(lack) - worst_from.searchsorted(later, side="right")
-    return np.minimum(peak + ahead, uses)
 
 
 _BUSY = 0.9

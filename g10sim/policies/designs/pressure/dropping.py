@@ -12,12 +12,11 @@ from g10sim.analysis.bound.closed_form import least_cycles
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.analysis.vitality import InactivePeriod, inactive_periods
+from g10sim.analysis.vitality import inactive_periods
 from g10sim.grouping import grouped
 from g10sim.policies.designs.pressure.forecast import Dropped, Forecast, dropped_bytes, with_reruns
 from g10sim.policies.designs.pressure.traffic import copied_cycles
 from g10sim.policies.interface import PlannedMachine
-from g10sim.trace.model import Trace
 
 _TRIALS = 128
 """Numbers of drops that are compared, at most: at even distances, from none to all."""
@@ -153,10 +152,15 @@ def _with_drops(demand: Demand, drops: Sequence[Dropped]) -> Demand:
 
 
 def _candidates(rules: Recomputability, demand: Demand, planned: PlannedMachine) -> list[Dropped]:
-    """Return drops that cost less than moving out and back, the cheapest per byte and idle time first."""
+    """Return drops that cost less than moving out and back, the cheapest per byte and idle time first.
+
+    Each is over the longest inactive period of a tensor within the iteration.
+    """
     tier, found = planned.tiers[0], []
     elapsed = np.concatenate(([0], np.cumsum(demand.cycles))).tolist()
-    for period in _longest_periods(demand.trace):
+    periods = grouped((one.tensor, one) for one in inactive_periods(demand.trace) if not one.wraps)
+    for own in periods.values():
+        period = max(own, key=lambda one: one.end - one.start)
         if rules.problem(period.tensor, period.start):
             continue
         size, producers = demand.sizes[period.tensor], rules.chain(period.tensor, period.end)
@@ -166,9 +170,3 @@ def _candidates(rules: Recomputability, demand: Demand, planned: PlannedMachine)
             drop = Dropped(period.tensor, period.start, period.end, producers)
             found.append((cost / (size * idle), period.start - period.end, period.tensor, drop))
     return [drop for *_, drop in sorted(found, key=lambda entry: entry[:3])]
-
-
-def _longest_periods(trace: Trace) -> list[InactivePeriod]:
-    """Return the longest inactive period of every tensor within the iteration."""
-    periods = grouped((period.tensor, period) for period in inactive_periods(trace) if not period.wraps)
-    return [max(own, key=lambda period: period.end - period.start) for own in periods.values()]

@@ -256,16 +256,14 @@ class Streaming(JobPolicy):
         """Send away what is to be elsewhere until its next use."""
         for tensor, size in self._departures.get(view.kernel, ()):
             excess = min(size - self._missing[tensor], view.resident_bytes(tensor))
-            if excess > 0 and not view.is_needed(tensor):
-                yield self._evict(view, tensor, excess)
-
-    def _evict(self, view: PolicyView, tensor: int, size_bytes: int) -> Move:
-        self._lack(tensor, self._missing[tensor] + size_bytes)
-        home = self._homes.get(tensor) if tensor in self._clean else None
-        if home is not None:
-            return Evict(tensor, home, is_clean=True)
-        free = (name for name in view.tiers if view.free_bytes_of(name) >= size_bytes)
-        return Evict(tensor, next(free, view.tiers[-1]), size_bytes=size_bytes)
+            if excess <= 0 or view.is_needed(tensor):
+                continue
+            self._lack(tensor, self._missing[tensor] + excess)
+            if tensor in self._homes:
+                yield Evict(tensor, self._homes[tensor], is_clean=True)
+            else:
+                free = (name for name in view.tiers if view.free_bytes_of(name) >= excess)
+                yield Evict(tensor, next(free, view.tiers[-1]), size_bytes=excess)
 
 
 def _until_new(trace: Trace) -> list[int]:

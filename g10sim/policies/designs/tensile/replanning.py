@@ -140,11 +140,6 @@ def to_plan(schedule: JobSchedule, target: str) -> MigrationPlan:
     """
     accesses, copies = schedule.accesses, list[Planned]()
     for swap in schedule.swaps:
-        for start, move in (
-            (swap.out.start, Evict(swap.tensor, target)),
-            (swap.back.start, Fetch(swap.tensor)),
-        ):
-            time = start % accesses.period
-            kernel = accesses.kernel_at(time)
-            copies.append(Planned(kernel, move, time - accesses.times[kernel]))
+        out, back = Evict(swap.tensor, target), Fetch(swap.tensor)
+        copies += accesses.planned(swap.out.start, out), accesses.planned(swap.back.start, back)
     return schedule.plan(copies, "tensile")

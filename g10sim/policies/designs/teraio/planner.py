@@ -252,9 +252,7 @@ class Planner:
         return out_rate, in_rate
 
     def _planned(self, time: int, move: Evict | Fetch) -> Planned:
-        time %= self.timeline.period
-        kernel = self.timeline.lap_last_until(time)
-        return Planned(kernel, move, time - self.timeline.times[kernel])
+        return self.timeline.planned(time, move)
 
     def _with_room(self, places: Integers, numbers: Integers) -> Integers:
         """Return the places of those of some absences that host memory has room for."""
@@ -339,4 +337,4 @@ class WaitingPlanner(Planner):
         return out, back
 
     def _planned(self, time: int, move: Evict | Fetch) -> Planned:
-        return Planned(self.timeline.lap_last_until(time % self.timeline.period), move)
+        return replace(super()._planned(time, move), delay_cycles=0)

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Literal
 
 from g10sim.analysis.footprint import unmoved_bytes
@@ -23,6 +24,9 @@ _ACTIVATION = re.compile(
 )
 _MATRIX_TYPES = frozenset({"linear", "dot", "batchmatmul", "conv1d", "bilinear", "multiheadattention"})
 _MATRIX_NAMES = re.compile(r"mm(_|$)|matmul|linear|attention|^dot")
+
+
+_module_of = attrgetter("layer", "phase")
 
 
 class LayerKind(Enum):
@@ -82,7 +86,7 @@ def layers_of(trace: Trace, *, fuse_activations: bool) -> tuple[Layer, ...]:
 def _forward_groups(kernels: Iterable[Kernel], *, fuse_activations: bool) -> list[list[Kernel]]:
     groups: list[list[Kernel]] = []
     for kernel in kernels:
-        same = groups and kernel.layer and _home(groups[-1][-1]) == _home(kernel)
+        same = groups and kernel.layer and _module_of(groups[-1][-1]) == _module_of(kernel)
         fused = groups and fuse_activations and _kernel_kind(kernel) is LayerKind.ACTIVATION
         if same or fused:
             groups[-1].append(kernel)
@@ -91,14 +95,9 @@ def _forward_groups(kernels: Iterable[Kernel], *, fuse_activations: bool) -> lis
     return groups
 
 
-def _home(kernel: Kernel) -> tuple[str, Phase]:
-    return kernel.layer, kernel.phase
-
-
 def _kind_of(group: Sequence[Kernel]) -> LayerKind:
     """Return the kind of a layer: that of its heaviest part."""
-    kinds = {_kernel_kind(kernel) for kernel in group}
-    return next(kind for kind in LayerKind if kind in kinds)
+    return min(map(_kernel_kind, group), key=list(LayerKind).index)
 
 
 def _kernel_kind(kernel: Kernel) -> LayerKind:
@@ -174,15 +173,12 @@ def managed_layers(layers: Sequence[Layer], heavy: LayerKind) -> tuple[Layer, ..
     convolution, that of any other with the last matrix product. Matrix products of a convolutional network
     stay (vDNN section III-A), and so do activations, which work in place.
     """
-    heavies = [layer.index for layer in layers if layer.kind is heavy]
-    last = heavies[-1] if heavies else -1
+    end = max((layer.index for layer in layers if layer.kind is heavy), default=-1)
+    left_out = {LayerKind.ACTIVATION}
     if heavy is LayerKind.CONVOLUTION:
-        matrices = (layer.index for layer in layers if layer.kind is LayerKind.MATRIX and layer.index > last)
-        end = next(matrices, len(layers))
-        left_out = {LayerKind.MATRIX, LayerKind.ACTIVATION}
-    else:
-        end = last
-        left_out = {LayerKind.ACTIVATION}
+        left_out.add(LayerKind.MATRIX)
+        behind = layers[end + 1 :]
+        end = next((layer.index for layer in behind if layer.kind is LayerKind.MATRIX), len(layers))
     working = [layer.index for layer in layers if layer.kind is not LayerKind.ACTIVATION]
     end = min(end, working[-1] if working else 0)
     return tuple(layer for layer in layers[: max(0, end)] if layer.kind not in left_out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -68,19 +67,17 @@ class VdnnPlusPlus(SelectiveOffloading):
             )
         self._check_tiers(system)
         trace, schedule = job.trace, self._schedule(job.trace)
-        densities, border = self._by_layer(schedule.offloads), schedule.last_forward
+        border, densities = schedule.last_forward, dict[Layer, float]()
+        if self.density is not None:
+            count = len(schedule.offloads)
+            each = one_for_each(self.density, count, "layers that offload", self.name)
+            densities = dict(zip(schedule.offloads, each, strict=True))
 
         def evict(layer: Layer, tensor: int) -> Evict:
             if trace.tensors[tensor].kind is TensorKind.INPUT:  # the host has its contents all the time
                 return replace(offload(layer, tensor), is_clean=True)
-            return replace(offload(layer, tensor), density=densities.get(layer.index))
+            return replace(offload(layer, tensor), density=densities.get(layer))
 
         before = [(border + 1, KeepUncompressed()), *self._copies(trace, schedule, evict)]
         after = {border: [Await()]} if self.join == "forward_end" else {}
         return LayerJob(grouped(before), after, schedule=schedule)
-
-    def _by_layer(self, layers: Sequence[Layer]) -> dict[int, float]:
-        if self.density is None:
-            return {}
-        each = one_for_each(self.density, len(layers), "layers that offload", self.name)
-        return {layer.index: density for layer, density in zip(layers, each, strict=True)}

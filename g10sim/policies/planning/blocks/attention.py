@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from g10sim.policies.planning.blocks.homes import GPU
 from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, part_numbers
-from g10sim.policies.planning.offloading.takeover import added_kernel
+from g10sim.policies.planning.offloading.takeover import added_kernel, numbered
 from g10sim.trace.model import Device, Kernel, Phase, Trace
 
 
@@ -58,8 +58,7 @@ def with_attention_on_cpu(
             kernels += loads if kernel.id == after else ()
     if not taken:
         return trace
-    numbered = (kernel.with_tensors(kernel.inputs, kernel.outputs, k) for k, kernel in enumerate(kernels))
-    return replace(trace, kernels=tuple(numbered))
+    return replace(trace, kernels=numbered(kernels))
 
 
 def _loads(

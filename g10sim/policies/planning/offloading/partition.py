@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from g10sim.policies.planning.offloading.takeover import added_kernel, cpu_inputs, filled_buckets
+from g10sim.policies.planning.offloading.takeover import added_kernel, cpu_inputs, filled_buckets, numbered
 from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import Device, Kernel, Phase, Tensor, Trace
 
@@ -117,8 +117,7 @@ class _Partitioning:
         for kernel in self._given.kernels:
             mine = self._on_cpu(kernel) if kernel.id in steps else self._on_gpu(kernel)
             kernels += [*self._before[kernel.id], mine, *self._behind[kernel.id]]
-        numbered = (kernel.with_tensors(kernel.inputs, kernel.outputs, k) for k, kernel in enumerate(kernels))
-        return replace(self._given, tensors=tuple(self._tensors), kernels=tuple(numbered))
+        return replace(self._given, tensors=tuple(self._tensors), kernels=numbered(kernels))
 
     def _on_cpu(self, step: Kernel) -> Kernel:
         inputs = tuple(self._parts.get(tensor, tensor) for tensor in step.inputs)

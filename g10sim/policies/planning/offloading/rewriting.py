@@ -12,6 +12,7 @@ from g10sim.policies.planning.offloading.takeover import (
     added_kernel,
     cpu_inputs,
     filled_buckets,
+    numbered,
 )
 from g10sim.trace.model import Device, Kernel, Tensor, TensorKind, Trace
 
@@ -97,8 +98,7 @@ class _Rewriting:
             if position < len(self._given.kernels) and position not in self._takeover.takes:
                 kernels.append(self._given.kernels[position])
         kernels += self._at_the_end()
-        numbered = (kernel.with_tensors(kernel.inputs, kernel.outputs, k) for k, kernel in enumerate(kernels))
-        return replace(self._given, tensors=tuple(self._tensors), kernels=tuple(numbered))
+        return replace(self._given, tensors=tuple(self._tensors), kernels=numbered(kernels))
 
     def _step(self, kernel: Kernel) -> Kernel:
         inputs = [self._copies.get(tensor, tensor) for tensor in kernel.inputs]

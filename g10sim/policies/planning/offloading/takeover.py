@@ -251,3 +251,8 @@ def added_kernel(
     facts = tuple(inputs), tuple(outputs), phase
     source = TimeSource.SYNTHETIC
     return Kernel(0, name, duration, *facts, moved_bytes=moved_bytes, time_source=source, device=device)
+
+
+def numbered(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """Return the kernels of a trace, each with its place in their order as its id."""
+    return tuple(one.with_tensors(one.inputs, one.outputs, place) for place, one in enumerate(kernels))
