@@ -79,10 +79,8 @@ def _node(
 def _io(trace: Trace, tensors: Iterable[int]) -> bytes:
     """Make an IOInfo: identifiers, sizes in bytes and kinds, as lists in text like PyTorch writes them."""
     found = [trace.tensors[tensor] for tensor in tensors]
-    values = [str([tensor.id for tensor in found]), str([[tensor.size_bytes] for tensor in found])]
-    return b"".join(
-        _text(field, text) for field, text in enumerate([*values, str([t.kind.value for t in found])], 1)
-    )
+    lists = [t.id for t in found], [[t.size_bytes] for t in found], [t.kind.value for t in found]
+    return b"".join(_text(field, str(values)) for field, values in enumerate(lists, 1))
 
 
 def _attribute(name: str, field: int, value: str | int) -> bytes:

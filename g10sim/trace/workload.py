@@ -116,9 +116,7 @@ def draw_factors(variation: VariationSpec, count: int, seed: int, job: int = 0) 
 def _times(kernel: Kernel, factor: float) -> Kernel:
     profile = kernel.fault_profile
     if profile is not None:
-        profile = FaultProfile(
-            _scaled(profile.outputs_faulting, factor), _scaled(profile.all_faulting, factor)
-        )
+        profile = FaultProfile(*(_scaled(ticks, factor) for ticks in profile))
     return replace(
         kernel,
         duration=_scaled(kernel.duration, factor),
