@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from g10sim.capture.layers import LayerTracker, below
+from g10sim.capture.following import LayerTracker, below
 from g10sim.capture.recorder import KernelDraft, Recorder
 from g10sim.trace.format import without_cycle_collection
 from g10sim.trace.model import Phase, TensorKind

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
-from g10sim.capture.templates import KernelTemplate, Reference, StepTemplate
+from g10sim.capture.generation import KernelTemplate, Reference, StepTemplate
 from g10sim.trace.model import Kernel, Tensor, Trace
 from g10sim.trace.repetition import Block, joined
 

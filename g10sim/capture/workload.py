@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from g10sim.capture.compiling import as_written, is_compiled
+from g10sim.capture.devices import as_written, is_compiled
 from g10sim.capture.moved import tensors_of
 from g10sim.capture.options import StepOptions
 from g10sim.capture.recording import Parts
