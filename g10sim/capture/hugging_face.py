@@ -201,9 +201,8 @@ def _sequence_length(source: str, longest: int | None, seq_len: int | None) -> i
 def _model(configuration: Any, task: Task, shapes: InputSizes, options: StepOptions) -> Any:
     """Build a network and its inputs."""
     with torch.no_grad():
-        network = getattr(transformers, task.value).from_config(
-            configuration, dtype=getattr(torch, options.dtype)
-        )
+        dtype = getattr(torch, options.dtype)
+        network = getattr(transformers, task.value).from_config(configuration, dtype=dtype)
     if task in _LOSS_TYPE_OF_TASK:
         # The loss follows from the name of the class, but not for every class.
         network.loss_type = task.value.removeprefix("AutoModel")

@@ -97,9 +97,8 @@ def described(name: str, settings: Sequence[str] = ()) -> Described:
             f"a directory with a {CONFIGURATION}, a model in the local cache of the hub, or module:function"
         )
     family = str(found.data[_FAMILY])
-    published = {
-        key for known, model in known_models().values() if known.family == family for key in model.settings
-    }
+    models = known_models().values()
+    published = {key for known, model in models if known.family == family for key in model.settings}
     found = replace(found, published=frozenset({*found.data, *published}))
     for setting in settings:
         lay_over(found, setting)

@@ -23,7 +23,7 @@ from g10sim.capture.attention import NAMESPACE
 from g10sim.capture.devices import CUDA, on_device, require_cuda, synchronize
 from g10sim.capture.operators import launches_nothing
 from g10sim.capture.options import StepOptions
-from g10sim.capture.recorder import KernelDraft, Recorder
+from g10sim.capture.recorder import Keep, KernelDraft, Recorder
 from g10sim.capture.recording import Runnable
 from g10sim.errors import TraceError
 from g10sim.grouping import grouped
@@ -151,14 +151,14 @@ def _whole_steps(make: Callable[[], Runnable], options: StepOptions) -> list[Cal
     with on_device(options):
         try:
             step = make()
+
+            def run() -> None:
+                for _ in range(options.steps):
+                    step.run()
+
+            return measured_calls(run)
         except torch.OutOfMemoryError:
             return None
-
-        def run() -> None:
-            for _ in range(options.steps):
-                step.run()
-
-        return measured_calls(run)
 
 
 def kernel_times(
@@ -251,17 +251,14 @@ def profile_steps(run: Callable[[], None], path: Path, *, device: str = CUDA) ->
     recorded.export_chrome_trace(str(path))
 
 
-def measured_calls(run: Callable[[], None]) -> list[Call] | None:
-    """Return the operators of a step with their times; None where the device's memory is too small.
+def measured_calls(run: Callable[[], None]) -> list[Call]:
+    """Return the operators of a step with their times.
 
-    Raises TraceError as ``profiled_calls``.
+    Raises TraceError as ``profiled_calls``, and OutOfMemoryError where the device's memory is too small.
     """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "profile.json"
-        try:
-            profile_steps(run, path)
-        except torch.OutOfMemoryError:
-            return None
+        profile_steps(run, path)
         return profiled_calls(read_profile(path))
 
 
@@ -322,6 +319,6 @@ def _timed(run: Callable[[], Any], device: str) -> int:
     return round(milliseconds * 1e6)
 
 
-def keep_in(calls: list[RecordedCall]) -> Callable[[Any, Any, Any], None]:
+def keep_in(calls: list[RecordedCall]) -> Keep:
     """Return what a recorder calls to keep its operators for running them again."""
     return lambda func, args, kwargs: calls.append(RecordedCall.of(func, args, kwargs))

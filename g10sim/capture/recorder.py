@@ -97,6 +97,10 @@ class KernelDraft(KernelCost):
         )
 
 
+Keep = Callable[[Any, Any, Any], None]
+"""Is called with an operator and its arguments."""
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operator below autograd while it is entered.
 
@@ -106,10 +110,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        layers: LayerTracker,
-        before_update: Callable[[Recorder], None],
-        keep: Callable[[Any, Any, Any], None] | None = None,
+        self, layers: LayerTracker, before_update: Callable[[Recorder], None], keep: Keep | None = None
     ) -> None:
         """Record; ``before_update`` is called when gradients are there and nothing has used them yet."""
         super().__init__()
@@ -334,20 +335,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         singles = [one for one in given if isinstance(one, torch.Tensor)]
         if not lists or not any(self._on_device(tensor) for tensor in lists[0]):
             return
-        elements = [int(tensor.numel()) for tensor in lists[0]]
-        alike = [group for group in lists if sum(tensor.numel() for tensor in group) == sum(elements)]
-        for parts in operators.launches(elements, len(alike) + len(results)):
+        sizes = [int(tensor.numel()) for tensor in lists[0]]
+        alike = [group for group in lists if sum(tensor.numel() for tensor in group) == sum(sizes)]
+        for parts in operators.launches(sizes, len(alike) + len(results)):
             draft = self._draft(func, layer, lists[0])
-            cut = [
-                (group[part.position], part.elements)
-                for group in lists
-                for part in parts
-                if part.position < len(group)
-            ]
+            cut = [(group[at], elements) for group in lists for at, elements in parts if at < len(group)]
             for tensor, amount in [*cut, *((single, single.numel()) for single in singles)]:
                 pure = id(tensor) in overwritten
                 self._read(draft, tensor, 0 if pure else _bytes_of(tensor, amount), pure=pure)
-            new = [(group[part.position], part.elements) for group in results for part in parts]
+            new = [(group[at], elements) for group in results for at, elements in parts]
             for tensor, amount in [*((t, n) for t, n in cut if id(t) in mutated), *new]:
                 self._write(draft, tensor, _bytes_of(tensor, amount))
             self._emit(draft)
