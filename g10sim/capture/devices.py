@@ -26,7 +26,7 @@ from g10sim.capture.fused import FUSED_FORMS, SHAPES
 from g10sim.capture.options import StepOptions
 from g10sim.capture.routing import RoutingMode
 from g10sim.errors import ConfigError, TraceError
-from g10sim.importers.aten import aten
+from g10sim.importers.operations import aten
 
 CUDA = "cuda"
 MOST_BYTES = 2**28

@@ -27,8 +27,8 @@ from g10sim.capture.recorder import Keep, KernelDraft, Recorder
 from g10sim.capture.recording import Runnable
 from g10sim.errors import TraceError
 from g10sim.grouping import grouped
-from g10sim.importers.aten import short_name
 from g10sim.importers.kineto_events import Profile, Span, read_profile
+from g10sim.importers.operations import short_name
 from g10sim.trace.model import TimeSource
 
 STEP = "g10sim step "

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
 from g10sim.capture.fused import recurrent_backward_flops, recurrent_flops, waiting_steps
-from g10sim.importers.aten import ALLOCATIONS, aten, short_name
+from g10sim.importers.operations import ALLOCATIONS, aten, short_name
 from g10sim.trace.work import COMPUTING, NumberFormat, OperatorClass
 
 LOOK = "aten::_local_scalar_dense"

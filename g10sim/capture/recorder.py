@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from g10sim.capture import moved, operators
 from g10sim.capture.following import Layer, LayerTracker, PhaseTracker
-from g10sim.importers.aten import short_name
+from g10sim.importers.operations import short_name
 from g10sim.trace.model import Kernel, Phase, TensorKind, TimeSource
 from g10sim.trace.work import COMPUTING, KernelCost
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from g10sim.capture.moved import mutated_arguments, tensors_of
 from g10sim.capture.options import GROUPED, ROUTED_TOKENS, StepOptions
 from g10sim.errors import ConfigError
-from g10sim.importers.aten import aten
+from g10sim.importers.operations import aten
 from g10sim.trace.format import load_trace
 
 MOST_ELEMENTS = 2**26

@@ -60,19 +60,14 @@ def chosen_step(found: Sequence[tuple[str, float]], wanted: int | None, place: s
 
 def scope_of(profile: Profile, process: str | None, device: str | None, step: int | None) -> Scope:
     """Choose process, device and step of a profile. Raises TraceError where a choice is missing or wrong."""
-    owners = [
-        (event, launch and launch.thread[0])
-        for event in profile.device
-        for launch in [profile.launch_of(event)]
-    ]
+    owners = [launch and launch.thread[0] for launch in map(profile.launch_of, profile.device)]
+    events = list(zip(profile.device, owners, strict=True))
     if process is None and device is not None:
-        using = {owner for event, owner in owners if str(event.device) == device and owner is not None}
+        using = {owner for event, owner in events if str(event.device) == device and owner is not None}
         process = str(using.pop()) if len(using) == 1 else None
-    working = [span.thread[0] for span in profile.operators] or [
-        owner for _, owner in owners if owner is not None
-    ]
+    working = [span.thread[0] for span in profile.operators] or [one for one in owners if one is not None]
     pid = only(profile.path, "process", working, process)
-    of_process = [event for event, owner in owners if owner in (pid, None)]
+    of_process = [event for event, owner in events if owner in (pid, None)]
     number = only(profile.path, "device", [event.device for event in of_process], device)
     own = [event for event in of_process if event.device == number]
     start, end, words = _window(profile, pid, step)

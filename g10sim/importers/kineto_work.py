@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from g10sim.importers.account import Account, Reason
-from g10sim.importers.aten import aten, short_name
 from g10sim.importers.kineto_events import Profile, Span, innermost
 from g10sim.importers.kineto_steps import Scope
-from g10sim.importers.operations import NO_KERNELS, Operation, phase_of
+from g10sim.importers.operations import NO_KERNELS, Operation, aten, phase_of, short_name
 from g10sim.trace.model import Device, Phase
 
 _OWN_SHARE = 0.5

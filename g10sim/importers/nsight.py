@@ -241,11 +241,9 @@ def import_nsight(
         if first > last:
             continue  # no kernel started while it was there
         storage = Storage(life.size_bytes, external=life.start_ns is None)
-        if life.start_ns is not None:
-            operations[numbers[first]].writes[storage] = None
+        begin = operations[numbers[first]]
+        (begin.reads if storage.external else begin.writes)[storage] = None
         operations[numbers[last]].reads[storage] = None
-        if storage.external:
-            operations[numbers[first]].reads[storage] = None
     origin = {"source": "report of Nsight Systems", "device_number": f"{report.device}"}
     origin |= {} if report.process is None else {"process": f"{report.process}"}
     trace = build_trace(operations, report.path, model, batch_size, origin | {"time_source": "measured"})

@@ -216,11 +216,9 @@ class _Stages:
 
     def trace_of(self, stage: int) -> Trace:
         """Return the trace of a stage."""
-        order = list(self._order(stage))
-        own = {
-            one: [kernel for kernel in self._passes[one] if self._stages[kernel.id] == stage] for one in order
-        }
-        given = [kernel for kernel in self._trace.kernels if self._stages[kernel.id] == stage]
+        order, stages = list(self._order(stage)), self._stages
+        own = {one: [kernel for kernel in self._passes[one] if stages[kernel.id] == stage] for one in order}
+        given = [kernel for kernel in self._trace.kernels if stages[kernel.id] == stage]
         moved = [kernel for one in order for kernel in own[one]]
         check_data(self._trace, given, moved, self._place, "1F1B order")
         kernels = list[Kernel]()
@@ -269,9 +267,7 @@ class _Stages:
 
     def _numbered(self, kernels: Sequence[Kernel], stage: int) -> Trace:
         used = sorted({tensor for kernel in kernels for tensor in kernel.touched})
-        new = [0] * len(self._trace.tensors)
-        for number, old in enumerate(used):
-            new[old] = number
+        new = {old: number for number, old in enumerate(used)}
         return replace(
             self._trace,
             tensors=tuple(self._trace.tensors[old].again(new[old], 0, 0) for old in used),
