@@ -226,9 +226,7 @@ def known_values() -> Iterator[None]:
 class _KnownValues(TorchDispatchMode):  # type: ignore[misc]
     """Gives the results of factories of known values their values, if they are small."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if func._schema.name not in _FACTORIES or made.device.type != "cpu" or made.numel() > MOST_ELEMENTS:
             return made

@@ -135,10 +135,7 @@ def _check_keys(found: Described, default: Any, settings: Sequence[str]) -> None
             continue  # made of what is given, or free
         if not hasattr(part, last):
             known = [name for name in part.to_dict() if not name.startswith("_")]
-            raise ConfigError(
-                f"{found.place}: --set {setting}: found no such key{nearest(last, known, 0.6)}; "
-                f"allowed: {choices_text(known)}"
-            )
+            raise found.no_such_key(setting, last, known)
 
 
 def _task(found: Described, configuration: Any) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -19,10 +19,10 @@ from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
 from g10sim.files import reading
-from g10sim.registry import as_spelled, nearest
+from g10sim.registry import as_spelled, choices_text, nearest
 
 CONFIGURATION = "config.json"
-_NEAR = 0.75
+_NEAR, _NEAR_KEY = 0.75, 0.6
 _MOST_BYTES = 2**22
 _FAMILY = "model_type"
 
@@ -69,6 +69,11 @@ class Described:
         except Exception as error:
             problem = f"{self.place}: {' '.join(str(error).split())[:300]}"
             raise ConfigError(f"{problem}; allowed: a configuration that {library} takes") from error
+
+    def no_such_key(self, setting: str, key: str, known: Collection[str]) -> ConfigError:
+        """Return the error for a setting of a key that the library would ignore."""
+        found = f"no such key{nearest(key, known, _NEAR_KEY)}"
+        return ConfigError.at(f"{self.place}: --set {setting}", found, choices_text(known))
 
 
 @cache

@@ -228,9 +228,7 @@ class _Marker(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._count = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         if launches_nothing(func):
             return func(*args, **(kwargs or {}))
         self._count += 1

@@ -387,8 +387,7 @@ def convolution_gradients(func: Any, args: Sequence[Any], result: Sequence[Any])
     (aten/src/ATen/native/Convolution.cpp, ``convolution_backward``).
     """
     parts = []
-    for position, (name, other, kind) in enumerate(_PARTS):
-        written = result[position]
+    for (name, other, kind), written in zip(_PARTS, result, strict=True):
         if written is None:
             continue
         flops = _gradient_flops(args) if kind is OperatorClass.CONVOLUTION else 0

@@ -181,9 +181,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             record.on_host = to_host
             self._live_bytes += -record.size_bytes if to_host else record.size_bytes
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Run an operator on fake tensors and record it."""
         kwargs = kwargs or {}
         layer, phase = self._layers.current(), self.phases.current()
@@ -270,17 +268,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         known = operators.has_known_cost(func)
         if not known:
             self.unpriced[name] = self.unpriced.get(name, 0) + 1
-        return KernelDraft(
-            name,
-            kind,
-            operators.number_format(func, inputs),
-            self.phases.current(),
-            layer.kind,
-            layer=layer,
-            known_cost=known,
-            call=len(self.calls) - 1,
-            passes=self.phases.passes,
-        )
+        call, passes = len(self.calls) - 1, self.phases.passes
+        facts = name, kind, operators.number_format(func, inputs), self.phases.current(), layer.kind
+        return KernelDraft(*facts, layer=layer, known_cost=known, call=call, passes=passes)
 
     def _record_kernel(
         self, func: Any, args: Any, kwargs: Any, result: Any, layer: Layer, inputs: Any, outputs: Any

@@ -194,12 +194,9 @@ class Step:
         """Return what the step is made of."""
         # A training loop holds on to a step's inputs until the next step: their memory is never free.
         inputs = input_tensors(self.inputs) | {"targets": self.model.targets}
-        return Parts(
-            {"": self.network},
-            () if self.optimizer is None else (self.optimizer,),
-            {f"input.{name}": value for name, value in inputs.items() if isinstance(value, torch.Tensor)},
-            self._masters,
-        )
+        held = {f"input.{name}": value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        optimizers = () if self.optimizer is None else (self.optimizer,)
+        return Parts({"": self.network}, optimizers, held, self._masters)
 
 
 def _checkpoint_blocks(network: Any) -> None:
