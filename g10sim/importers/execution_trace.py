@@ -134,14 +134,12 @@ def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:
 def _tell_collectives(nodes: Iterable[Node], account: Account, *, is_priced: bool) -> None:
     """Tell of communications: the time of those that fill tensors, and that others are left out."""
     found = [node for node in nodes if node.is_collective and node.arguments]
-    filling = sum(bool(node.received) for node in found)
-    if filling and is_priced:
-        account.notes.append(
-            f"{filling} collectives take the time of their bytes in the memory of one device"
-        )
-    if filling < len(found):
+    filled = sum(bool(node.received) for node in found)
+    if filled and is_priced:
+        account.notes.append(f"{filled} collectives take the time of their bytes in the memory of one device")
+    if filled < len(found):
         names = few(sorted({short_name(one.name) for one in found if not one.received}), _MOST_NAMED)
-        account.notes.append(f"{len(found) - filling} collectives are left out, which fill nothing: {names}")
+        account.notes.append(f"{len(found) - filled} collectives are left out, which fill nothing: {names}")
 
 
 def _kernels(nodes: Mapping[int, Node]) -> list[Node]:

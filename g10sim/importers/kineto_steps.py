@@ -77,19 +77,11 @@ def scope_of(profile: Profile, process: str | None, device: str | None, step: in
         if span.end_ns < span.start_ns:
             microseconds = span.duration_ns / 1000
             raise TraceError(f"{span.place}: found dur {microseconds:g}; allowed: at least 0")
+    annotations = [span for span in profile.annotations if span.thread[0] == pid]
     memory = [event for event in profile.memory if event.thread[0] == pid and event.time_ns <= end]
-    return Scope(
-        pid,
-        operators,
-        [span for span in profile.annotations if span.thread[0] == pid],
-        inside,
-        _of_device(memory, number),
-        start,
-        end,
-        words,
-        other_devices_ns=_total(profile.device) - _total(own),
-        outside_ns=_total(own) - _total(inside),
-    )
+    memory = _of_device(memory, number)
+    others, outside = _total(profile.device) - _total(own), _total(own) - _total(inside)
+    return Scope(pid, operators, annotations, inside, memory, start, end, words, others, outside)
 
 
 def only(path: Path, what: str, found: Iterable[Any], wanted: str | None) -> Any:

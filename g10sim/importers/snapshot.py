@@ -99,10 +99,8 @@ def read_snapshot(path: Path, device: int | None = None) -> Snapshot:
     entries = tuple(_entries(path, histories[device]))
     is_timed = all("time_us" in entry.values for entry in entries)
     events = tuple(_events(entries, is_timed=is_timed))
-    segments = [
-        Entry(segment, f"{path}: segments[{number}]")
-        for number, segment in enumerate(top.get("segments", WHAT, list))
-    ]
+    listed = top.get("segments", WHAT, list)
+    segments = [Entry(one, f"{path}: segments[{number}]") for number, one in enumerate(listed)]
     own = [segment for segment in segments if segment.values.get("device", device) == device]
     start, last = (_time(entries[0]), max(map(_time, entries))) if is_timed else (0, 0)
     end = State(tuple(map(_segment, own)), tuple(_blocks_in_use(own, most)), last, _most_split(top))

@@ -177,11 +177,10 @@ def _rounded(size_bytes: int) -> int:
 class _Taking:
     """Tells what blocks take: what the allocator did not split off belongs to them."""
 
-    def __init__(
-        self, before: Sequence[Block], segments: Sequence[Block], end: State, expandable: bool
-    ) -> None:
+    def __init__(self, before: Sequence[Block], segments: Sequence[Block], end: State, grow: bool) -> None:
+        """Follow blocks and segments from before the events; ``grow`` says that segments grow in place."""
         self._live, self._segments = _Ranges(before), _Ranges(segments)
-        self._most_split, self._expandable = end.most_split_bytes, expandable
+        self._most_split, self._grow = end.most_split_bytes, grow
 
     def of(self, events: Sequence[Event], known: dict[int, int]) -> Iterator[Event]:
         """Yield the events, with the bytes that allocated blocks take; ``known`` of those that stay."""
@@ -204,7 +203,7 @@ class _Taking:
         """Return the whole hole if its rest is too small to split off (``should_split`` of the allocator)."""
         block, rounded = event.block, _rounded(event.block.size_bytes)
         segment = self._segments.around(block.address)
-        if segment is None or self._expandable:
+        if segment is None or self._grow:
             return rounded
         hole = self._live.after(block.address, segment.address + segment.size_bytes) - block.address
         rest = hole - rounded

@@ -54,16 +54,14 @@ def chakra_messages(trace: Trace) -> Iterator[bytes]:
         start = end
 
 
-def _node(
-    trace: Trace, kernel: Kernel, sources: list[int], start: Fraction, end: Fraction
-) -> Iterator[bytes]:
+def _node(trace: Trace, kernel: Kernel, deps: list[int], start: Fraction, end: Fraction) -> Iterator[bytes]:
     yield _number(_ID, kernel.id)
     yield _text(_NAME, kernel.name)
     yield _number(_TYPE, _COMPUTING)
     if kernel.id:
         yield _packed(_CONTROL, [kernel.id - 1])
-    if sources:
-        yield _packed(_DATA, sources)
+    if deps:
+        yield _packed(_DATA, deps)
     yield _number(_START, int(start))
     yield _number(_DURATION, int(end) - int(start))
     for field, tensors in ((_INPUTS, kernel.inputs), (_OUTPUTS, kernel.outputs)):

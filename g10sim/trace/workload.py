@@ -117,12 +117,8 @@ def _times(kernel: Kernel, factor: float) -> Kernel:
     profile = kernel.fault_profile
     if profile is not None:
         profile = FaultProfile(*(_scaled(ticks, factor) for ticks in profile))
-    return replace(
-        kernel,
-        duration=_scaled(kernel.duration, factor),
-        fault_profile=profile,
-        parameters=_scaled(kernel.parameters, factor),
-    )
+    duration, parameters = _scaled(kernel.duration, factor), _scaled(kernel.parameters, factor)
+    return replace(kernel, duration=duration, fault_profile=profile, parameters=parameters)
 
 
 def _scaled(ticks: int, factor: float) -> int:
