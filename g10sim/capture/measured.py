@@ -151,14 +151,14 @@ def _whole_steps(make: Callable[[], Runnable], options: StepOptions) -> list[Cal
     with on_device(options):
         try:
             step = make()
-
-            def run() -> None:
-                for _ in range(options.steps):
-                    step.run()
-
-            return measured_calls(run)
         except torch.OutOfMemoryError:
             return None
+
+        def run() -> None:
+            for _ in range(options.steps):
+                step.run()
+
+        return measured_calls(run)
 
 
 def kernel_times(
@@ -249,14 +249,17 @@ def profile_steps(run: Callable[[], None], path: Path, *, device: str = CUDA) ->
     recorded.export_chrome_trace(str(path))
 
 
-def measured_calls(run: Callable[[], None]) -> list[Call]:
-    """Return the operators of a step with their times.
+def measured_calls(run: Callable[[], None]) -> list[Call] | None:
+    """Return the operators of a step with their times; None where the device's memory is too small.
 
-    Raises TraceError as ``profiled_calls``, and OutOfMemoryError where the device's memory is too small.
+    Raises TraceError as ``profiled_calls``.
     """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "profile.json"
-        profile_steps(run, path)
+        try:
+            profile_steps(run, path)
+        except torch.OutOfMemoryError:
+            return None
         return profiled_calls(read_profile(path))
 
 

@@ -111,10 +111,8 @@ def _report(path: Path, tables: nsight_tables.Tables, device: int | None, proces
     known = {row["shortName"] for row in launched}
     names = {row["id"]: str(row["value"]) for row in tables.rows(nsight_tables.STRINGS) if row["id"] in known}
     kernels = [_work(row, names.get(row["shortName"], "kernel")) for row in launched]
-    graphs = [
-        _work(row, f"graph {row.get(nsight_tables.GRAPH) or ''}".strip())
-        for row in tables.rows(nsight_tables.GRAPHS)
-    ]
+    launches = tables.rows(nsight_tables.GRAPHS)
+    graphs = [_work(row, f"graph {row.get(nsight_tables.GRAPH) or ''}".strip()) for row in launches]
     if not kernels and not graphs:
         raise TraceError.at(
             f"{path}: {nsight_tables.KERNELS}", "no kernel", "a report of CUDA (nsys profile -t cuda)"
