@@ -177,9 +177,8 @@ def one_sequence_a_sample() -> Iterator[None]:
         look(position_ids)  # its kernels run on a device, too
 
     def begins_empty(*args: Any, **kwargs: Any) -> Any:
-        return is_causal(
-            *map(_offset, args), **{name: _offset(value, name) for name, value in kwargs.items()}
-        )
+        named = {name: _offset(value, name) for name, value in kwargs.items()}
+        return is_causal(*map(_offset, args), **named)
 
     with (
         mock.patch.object(masks, "find_packed_sequence_indices", find),

@@ -1,11 +1,14 @@
-"""Devices that a step runs on: a fake one, whose tensors have shapes but no values, and a real one."""
+"""Devices that a step runs on: a fake one, whose tensors have shapes but no values, and a real one.
+
+On both the operators of a step that asks for ``torch.compile`` are run one by one.
+"""
 
 from __future__ import annotations
 
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -23,7 +26,7 @@ from g10sim.capture.fused import FUSED_FORMS, SHAPES
 from g10sim.capture.options import StepOptions
 from g10sim.capture.routing import RoutingMode
 from g10sim.errors import ConfigError, TraceError
-from g10sim.importers.aten import aten
+from g10sim.importers.operations import aten
 
 CUDA = "cuda"
 MOST_BYTES = 2**28
@@ -223,9 +226,7 @@ def known_values() -> Iterator[None]:
 class _KnownValues(TorchDispatchMode):  # type: ignore[misc]
     """Gives the results of factories of known values their values, if they are small."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if func._schema.name not in _FACTORIES or made.device.type != "cpu" or made.numel() > MOST_ELEMENTS:
             return made
@@ -266,3 +267,40 @@ def _in_float32(name: str, *args: Any, **kwargs: Any) -> Any:
             torch.Tensor, lambda one: one.float() if one.dtype in _HALVES else one, (args, kwargs)
         )
         return operator(*args, **kwargs)
+
+
+_FUNCTION, _MODULE = "_torchdynamo_orig_callable", "_orig_mod"
+"""Attributes that PyTorch gives a function, and a module, that it compiles."""
+
+ONE_BY_ONE = "operators were captured one by one, as without it"
+
+
+@contextmanager
+def uncompiled() -> Iterator[list[Any]]:
+    """Let ``torch.compile`` change nothing while open; yields what it was asked to compile."""
+    asked: list[Any] = []
+
+    def leave(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return leave
+        asked.append(model)
+        return model
+
+    # What was compiled before, by a decorator, runs as it was written, too.
+    is_loaded = "torch._dynamo" in sys.modules
+    with (
+        mock.patch.object(torch, "compile", leave),
+        torch.compiler.set_stance("force_eager") if is_loaded else nullcontext(),
+    ):
+        yield asked
+
+
+def is_compiled(value: Any) -> bool:
+    """Return True if ``torch.compile`` made a function or a module."""
+    modules = getattr(value, "_modules", None) or {}
+    return _FUNCTION in getattr(value, "__dict__", {}) or _MODULE in modules
+
+
+def as_written(network: Any) -> Any:
+    """Return the module that ``torch.compile`` has wrapped; any other as it is."""
+    return (getattr(network, "_modules", None) or {}).get(_MODULE, network)

@@ -77,9 +77,7 @@ def _check_key(found: Described, setting: str) -> None:
     key = setting.partition("=")[0]
     known = [name for name in inspect.signature(UNet2DConditionModel).parameters if name != "kwargs"]
     if key not in known:
-        raise ConfigError.at(
-            f"{found.place}: --set {setting}", f"no such key{nearest(key, known, 0.6)}", choices_text(known)
-        )
+        raise found.no_such_key(setting, key, known)
 
 
 def _check_inputs(place: str, configuration: Any) -> None:

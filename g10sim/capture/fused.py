@@ -130,9 +130,7 @@ def recurrent_bytes_again(sequence: Any, weights: Sequence[Any]) -> int:
     return (int(sequence.shape[0]) - 1) * size
 
 
-def _lstm_cell(
-    tensor: Any, states: Sequence[Any], of_input: Any, of_state: Any, *biases: Any
-) -> tuple[Any, Any]:
+def _lstm_cell(tensor: Any, states: Any, of_input: Any, of_state: Any, *biases: Any) -> tuple[Any, Any]:
     state, cell = states
     gates = tensor @ of_input.t(), state @ of_state.t()
     hidden, after, _ = torch.ops.aten._thnn_fused_lstm_cell(*gates, cell, *biases)

@@ -135,10 +135,7 @@ def _check_keys(found: Described, default: Any, settings: Sequence[str]) -> None
             continue  # made of what is given, or free
         if not hasattr(part, last):
             known = [name for name in part.to_dict() if not name.startswith("_")]
-            raise ConfigError(
-                f"{found.place}: --set {setting}: found no such key{nearest(last, known, 0.6)}; "
-                f"allowed: {choices_text(known)}"
-            )
+            raise found.no_such_key(setting, last, known)
 
 
 def _task(found: Described, configuration: Any) -> Task:
@@ -201,9 +198,8 @@ def _sequence_length(source: str, longest: int | None, seq_len: int | None) -> i
 def _model(configuration: Any, task: Task, shapes: InputSizes, options: StepOptions) -> Any:
     """Build a network and its inputs."""
     with torch.no_grad():
-        network = getattr(transformers, task.value).from_config(
-            configuration, dtype=getattr(torch, options.dtype)
-        )
+        dtype = getattr(torch, options.dtype)
+        network = getattr(transformers, task.value).from_config(configuration, dtype=dtype)
     if task in _LOSS_TYPE_OF_TASK:
         # The loss follows from the name of the class, but not for every class.
         network.loss_type = task.value.removeprefix("AutoModel")

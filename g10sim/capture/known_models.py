@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -19,10 +19,10 @@ from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
 from g10sim.files import reading
-from g10sim.registry import as_spelled, nearest
+from g10sim.registry import as_spelled, choices_text, nearest
 
 CONFIGURATION = "config.json"
-_NEAR = 0.75
+_NEAR, _NEAR_KEY = 0.75, 0.6
 _MOST_BYTES = 2**22
 _FAMILY = "model_type"
 
@@ -70,6 +70,11 @@ class Described:
             problem = f"{self.place}: {' '.join(str(error).split())[:300]}"
             raise ConfigError(f"{problem}; allowed: a configuration that {library} takes") from error
 
+    def no_such_key(self, setting: str, key: str, known: Collection[str]) -> ConfigError:
+        """Return the error for a setting of a key that the library would ignore."""
+        found = f"no such key{nearest(key, known, _NEAR_KEY)}"
+        return ConfigError.at(f"{self.place}: --set {setting}", found, choices_text(known))
+
 
 @cache
 def known_models(folder: str = "models") -> Mapping[str, tuple[Family, KnownModel]]:
@@ -97,9 +102,8 @@ def described(name: str, settings: Sequence[str] = ()) -> Described:
             f"a directory with a {CONFIGURATION}, a model in the local cache of the hub, or module:function"
         )
     family = str(found.data[_FAMILY])
-    published = {
-        key for known, model in known_models().values() if known.family == family for key in model.settings
-    }
+    models = known_models().values()
+    published = {key for known, model in models if known.family == family for key in model.settings}
     found = replace(found, published=frozenset({*found.data, *published}))
     for setting in settings:
         lay_over(found, setting)

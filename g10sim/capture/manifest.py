@@ -78,9 +78,8 @@ class Entry(Spec):
         for place in options:
             words[place + 1 : place + 2] = [gpu]
         command = shlex.join(words if options else [*words, "--gpu", gpu])
-        return Entry(
-            file=self.file, command=command, time_source=self.time_source if self.is_measured else ""
-        )
+        time_source = self.time_source if self.is_measured else ""
+        return Entry(file=self.file, command=command, time_source=time_source)
 
 
 class Manifest(Spec):

@@ -23,12 +23,12 @@ from g10sim.capture.attention import NAMESPACE
 from g10sim.capture.devices import CUDA, on_device, require_cuda, synchronize
 from g10sim.capture.operators import launches_nothing
 from g10sim.capture.options import StepOptions
-from g10sim.capture.recorder import KernelDraft, Recorder
+from g10sim.capture.recorder import Keep, KernelDraft, Recorder
 from g10sim.capture.recording import Runnable
 from g10sim.errors import TraceError
 from g10sim.grouping import grouped
-from g10sim.importers.aten import short_name
 from g10sim.importers.kineto_events import Profile, Span, read_profile
+from g10sim.importers.operations import short_name
 from g10sim.trace.model import TimeSource
 
 STEP = "g10sim step "
@@ -228,9 +228,7 @@ class _Marker(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._count = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         if launches_nothing(func):
             return func(*args, **(kwargs or {}))
         self._count += 1
@@ -322,6 +320,6 @@ def _timed(run: Callable[[], Any], device: str) -> int:
     return round(milliseconds * 1e6)
 
 
-def keep_in(calls: list[RecordedCall]) -> Callable[[Any, Any, Any], None]:
+def keep_in(calls: list[RecordedCall]) -> Keep:
     """Return what a recorder calls to keep its operators for running them again."""
     return lambda func, args, kwargs: calls.append(RecordedCall.of(func, args, kwargs))

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from g10sim.capture.fused import recurrent_bytes_again
-from g10sim.importers.aten import OVERWRITING, aten, short_name
+from g10sim.importers.operations import OVERWRITING, aten, short_name
 
 REPLACING = OVERWRITING | aten("bernoulli_ exponential_ normal_ random_ uniform_ _foreach_copy_")
 """In-place operators that do not read what they replace."""

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
 from g10sim.capture.fused import recurrent_backward_flops, recurrent_flops, waiting_steps
-from g10sim.importers.aten import ALLOCATIONS, aten, short_name
+from g10sim.importers.operations import ALLOCATIONS, aten, short_name
 from g10sim.trace.work import COMPUTING, NumberFormat, OperatorClass
 
 LOOK = "aten::_local_scalar_dense"
@@ -387,8 +387,7 @@ def convolution_gradients(func: Any, args: Sequence[Any], result: Sequence[Any])
     (aten/src/ATen/native/Convolution.cpp, ``convolution_backward``).
     """
     parts = []
-    for position, (name, other, kind) in enumerate(_PARTS):
-        written = result[position]
+    for (name, other, kind), written in zip(_PARTS, result, strict=True):
         if written is None:
             continue
         flops = _gradient_flops(args) if kind is OperatorClass.CONVOLUTION else 0

@@ -186,10 +186,8 @@ class StepOptions(Spec):
         for option, allowed in choices.items():
             found = getattr(self, option)
             if found is not None and found not in formats:
-                rest = choices_text([choice for choice in allowed if choice in formats])
-                raise ConfigError.at(
-                    option, f"{found}, for which GPU '{name}' has no peak rate", rest or "none"
-                )
+                rest = choices_text([choice for choice in allowed if choice in formats]) or "none"
+                raise ConfigError.at(option, f"{found}, for which GPU '{name}' has no peak rate", rest)
 
     def given(self) -> dict[str, Any]:
         """Return the options in force, by name, in the order of the fields."""

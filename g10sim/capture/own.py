@@ -15,8 +15,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from g10sim.capture.compiling import is_compiled
-from g10sim.capture.devices import known_values
+from g10sim.capture.devices import is_compiled, known_values
 from g10sim.capture.options import TRAINING_ONLY, StepOptions, flag
 from g10sim.capture.recording import Parts
 from g10sim.capture.refusal import refuse_engines

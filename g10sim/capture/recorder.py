@@ -14,9 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from g10sim.capture import moved, operators
-from g10sim.capture.layers import Layer, LayerTracker
-from g10sim.capture.phases import PhaseTracker
-from g10sim.importers.aten import short_name
+from g10sim.capture.following import Layer, LayerTracker, PhaseTracker
+from g10sim.importers.operations import short_name
 from g10sim.trace.model import Kernel, Phase, TensorKind, TimeSource
 from g10sim.trace.work import COMPUTING, KernelCost
 
@@ -98,6 +97,10 @@ class KernelDraft(KernelCost):
         )
 
 
+Keep = Callable[[Any, Any, Any], None]
+"""Is called with an operator and its arguments."""
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operator below autograd while it is entered.
 
@@ -107,10 +110,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        layers: LayerTracker,
-        before_update: Callable[[Recorder], None],
-        keep: Callable[[Any, Any, Any], None] | None = None,
+        self, layers: LayerTracker, before_update: Callable[[Recorder], None], keep: Keep | None = None
     ) -> None:
         """Record; ``before_update`` is called when gradients are there and nothing has used them yet."""
         super().__init__()
@@ -181,9 +181,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             record.on_host = to_host
             self._live_bytes += -record.size_bytes if to_host else record.size_bytes
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Run an operator on fake tensors and record it."""
         kwargs = kwargs or {}
         layer, phase = self._layers.current(), self.phases.current()
@@ -270,17 +268,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         known = operators.has_known_cost(func)
         if not known:
             self.unpriced[name] = self.unpriced.get(name, 0) + 1
-        return KernelDraft(
-            name,
-            kind,
-            operators.number_format(func, inputs),
-            self.phases.current(),
-            layer.kind,
-            layer=layer,
-            known_cost=known,
-            call=len(self.calls) - 1,
-            passes=self.phases.passes,
-        )
+        call, passes = len(self.calls) - 1, self.phases.passes
+        facts = name, kind, operators.number_format(func, inputs), self.phases.current(), layer.kind
+        return KernelDraft(*facts, layer=layer, known_cost=known, call=call, passes=passes)
 
     def _record_kernel(
         self, func: Any, args: Any, kwargs: Any, result: Any, layer: Layer, inputs: Any, outputs: Any
@@ -335,20 +325,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         singles = [one for one in given if isinstance(one, torch.Tensor)]
         if not lists or not any(self._on_device(tensor) for tensor in lists[0]):
             return
-        elements = [int(tensor.numel()) for tensor in lists[0]]
-        alike = [group for group in lists if sum(tensor.numel() for tensor in group) == sum(elements)]
-        for parts in operators.launches(elements, len(alike) + len(results)):
+        sizes = [int(tensor.numel()) for tensor in lists[0]]
+        alike = [group for group in lists if sum(tensor.numel() for tensor in group) == sum(sizes)]
+        for parts in operators.launches(sizes, len(alike) + len(results)):
             draft = self._draft(func, layer, lists[0])
-            cut = [
-                (group[part.position], part.elements)
-                for group in lists
-                for part in parts
-                if part.position < len(group)
-            ]
+            cut = [(group[at], elements) for group in lists for at, elements in parts if at < len(group)]
             for tensor, amount in [*cut, *((single, single.numel()) for single in singles)]:
                 pure = id(tensor) in overwritten
                 self._read(draft, tensor, 0 if pure else _bytes_of(tensor, amount), pure=pure)
-            new = [(group[part.position], part.elements) for group in results for part in parts]
+            new = [(group[at], elements) for group in results for at, elements in parts]
             for tensor, amount in [*((t, n) for t, n in cut if id(t) in mutated), *new]:
                 self._write(draft, tensor, _bytes_of(tensor, amount))
             self._emit(draft)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from g10sim.capture.layers import LayerTracker, below
-from g10sim.capture.recorder import KernelDraft, Recorder
+from g10sim.capture.following import LayerTracker, below
+from g10sim.capture.recorder import Keep, KernelDraft, Recorder
 from g10sim.trace.format import without_cycle_collection
 from g10sim.trace.model import Phase, TensorKind
 
@@ -56,10 +56,7 @@ class Runnable(Protocol):
 
 
 def record_step(
-    step: Runnable,
-    steps: int = 1,
-    keep: Callable[[Any, Any, Any], None] | None = None,
-    kind: type[Recorder] = Recorder,
+    step: Runnable, steps: int = 1, keep: Keep | None = None, kind: type[Recorder] = Recorder
 ) -> Recorder:
     """Run a step several times and return what was recorded, by a recorder of a kind.
 
@@ -126,12 +123,8 @@ def settle_kinds(recorder: Recorder) -> None:
     step is persistent if it still exists (constants of the model), otherwise an input. All others are
     temporary.
     """
-    kept = {
-        record
-        for draft in recorder.kernels
-        if draft.phase is Phase.BACKWARD
-        for record in (*draft.reads, *draft.writes)
-    }
+    backward = (draft for draft in recorder.kernels if draft.phase is Phase.BACKWARD)
+    kept = {record for draft in backward for record in (*draft.reads, *draft.writes)}
     for draft in recorder.kernels:
         for record in draft.writes:
             record.name = record.name or _produced_name(draft)

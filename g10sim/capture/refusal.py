@@ -15,10 +15,8 @@ _SHAPES = "DynamicOutputShapeException"
 _DATA_DEPENDENT = frozenset({"DataDependentOutputException", _SHAPES})
 _BRANCHES = ("if ", "elif ", "while ", "assert ")
 _ENGINES: Mapping[tuple[str, str], str] = {
-    (
-        "transformers",
-        "Trainer",
-    ): "return (trainer.model, a batch), or a step that does what your training does",
+    ("transformers", "Trainer"): "return (trainer.model, a batch), or a step that does what your training "
+    "does",
     ("torch.distributed.fsdp", "FullyShardedDataParallel"): "return the module without FSDP: weights that "
     "replicas share are simulated (docs/distributed.md)",
     ("torch.distributed.fsdp", "FSDPModule"): "return the module without fully_shard: weights that replicas "

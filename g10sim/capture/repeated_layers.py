@@ -10,9 +10,9 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
-from g10sim.capture.templates import KernelTemplate, Reference, StepTemplate
+from g10sim.capture.generation import KernelTemplate, Reference, StepTemplate
 from g10sim.trace.model import Kernel, Tensor, Trace
-from g10sim.trace.repetition import Block, joined
+from g10sim.trace.repetition import Block, joined, shifted
 
 Key: TypeAlias = tuple[int, int]
 """A tensor of a generation: -1 and the key of a lasting one, or its step and number there."""
@@ -167,21 +167,15 @@ class Writer:
             return False
         wanted = [self._described(step, kernel, 0) for kernel in units[1]]
         return all(
-            len(unit) == len(wanted)
-            and all(
-                self._described(step, kernel, times) == one for kernel, one in zip(unit, wanted, strict=True)
-            )
+            [self._described(step, kernel, times) for kernel in unit] == wanted
             for times, unit in enumerate(units[2:], 1)
         )
 
     def _described(self, step: int, kernel: KernelTemplate, times: int) -> tuple[Any, ...]:
         """Return all about a kernel of a unit, with the ids that it would name that many units before."""
         cost = kernel.cost
-        since, back = self._layout.since, times * self._layout.shift
-        ids = tuple(
-            number - back if number >= since else number
-            for number in self._ids(step, (*kernel.reads, *kernel.writes))
-        )
+        back = times * self._layout.shift
+        ids = shifted(self._ids(step, (*kernel.reads, *kernel.writes)), self._layout.since, -back)
         layer = any_layer(cost.layer.path), cost.layer.kind
         return ids, len(kernel.reads), cost.operator, layer, kernel.sizes
 

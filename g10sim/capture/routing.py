@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from g10sim.capture.moved import mutated_arguments, tensors_of
 from g10sim.capture.options import GROUPED, ROUTED_TOKENS, StepOptions
 from g10sim.errors import ConfigError
-from g10sim.importers.aten import aten
+from g10sim.importers.operations import aten
 from g10sim.trace.format import load_trace
 
 MOST_ELEMENTS = 2**26
@@ -70,9 +70,7 @@ class ValuedMode(FakeTensorMode):  # type: ignore[misc]
         known = self._values.get(id(tensor))
         return None if known is None else known[1]
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Run an operator on shapes, and on values where all are known."""
         kwargs = kwargs or {}
         if not self._values:
@@ -213,10 +211,8 @@ class RoutingMode(ValuedMode):
 
     def _counts(self, router: int, tokens: int, experts: int, chosen: int) -> _Counts:
         if self._given is None:
-            how = self._options
-            return drawn_counts(
-                tokens, experts, chosen, how.routing_exponent, (how.routing_seed or 0, router, tokens)
-            )
+            seed = self._options.routing_seed or 0, router, tokens
+            return drawn_counts(tokens, experts, chosen, self._options.routing_exponent, seed)
         place = f"{self._options.routing}: row {router + 1}"
         if router >= len(self._given):
             raise ConfigError(f"{place}: found {len(self._given)} rows; allowed: one for each router")

@@ -11,13 +11,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from pkgutil import resolve_name
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 from g10sim.analysis.gpus import load_gpu
 from g10sim.capture.options import GROUPED, SizeOptions, Sizes, StepOptions, flag, step_options
@@ -219,24 +219,15 @@ def capture_source(
     sizes = {"batch_size": batch_size, "seq_len": seq_len, "image_size": image_size}
     found = find_source(source, how, settings, **sizes)
     with importing_from_here():
-        trace = capture_step(
-            found.build,
-            gpu=timing,
-            model=found.model,
-            batch_size=found.batch_size,
-            origin=found.origin,
-            measure=measure,
-            **options,
-        )
+        trace = capture_step(**found._asdict(), gpu=timing, measure=measure, **options)
     # A step of one's own leaves options out that say what it says itself.
     given = {name: value for name, value in how.given().items() if name in trace.origin}
-    command = _command(source, gpu, {**sizes, **given}, settings, measure=measure)
+    command = _command(source, gpu, {**sizes, **given, "measure": measure or None}, settings)
     return replace(trace, origin={"command": command, **trace.origin})
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The step that a source names: a function that builds it, the trace's name, and its description."""
+class Found(NamedTuple):
+    """The step that a source names, as ``capture_step`` takes it: its maker, the trace's name and origin."""
 
     build: Callable[[], Any]
     model: str
@@ -265,15 +256,13 @@ def find_source(source: str, how: StepOptions, settings: Sequence[str] = (), **s
     return Found(build, source, sizes["batch_size"], {})
 
 
-def _command(
-    source: str, gpu: str, options: Mapping[str, Any], settings: Sequence[str], *, measure: bool
-) -> str:
+def _command(source: str, gpu: str, options: Mapping[str, Any], settings: Sequence[str]) -> str:
     given = [
         flag(name) if value is True else f"{flag(name)} {quote(str(value))}"
         for name, value in options.items()
         if value is not None
     ]
-    given += ["--measure"] if measure else []
+
     given += [f"--set {quote(setting)}" for setting in settings]
     return " ".join(["g10sim trace capture", source, *given, "--gpu", gpu])
 

@@ -15,14 +15,13 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu, timed
 from g10sim.analysis.throughput import FLOPS_BY_FORMAT, unusual_formats
 from g10sim.capture.attention import one_sequence_a_sample
-from g10sim.capture.compiling import ONE_BY_ONE, uncompiled
-from g10sim.capture.devices import fake_device, known_values, require_cuda
+from g10sim.capture.devices import ONE_BY_ONE, fake_device, known_values, require_cuda, uncompiled
+from g10sim.capture.following import micro_batches
 from g10sim.capture.generation import Generation
 from g10sim.capture.lifetimes import hold_what_nodes_keep, hold_what_outlives, keep_what_grows
 from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
 from g10sim.capture.options import StepOptions, step_options
 from g10sim.capture.own import OwnStep, Steps, is_step
-from g10sim.capture.phases import micro_batches
 from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.capture.recording import record_step, settle_kinds
 from g10sim.capture.refusal import refusal
@@ -76,9 +75,9 @@ def capture_step(
                 made = build()
             activity = "inference" if how.inference else "the training step"
             with one_sequence_a_sample():
-                if how.generate is not None:
-                    return _generate(made, how, timing, model, batch_size, origin or {})
                 step = make_step(made, how)
+                if how.generate is not None:
+                    return _generate(step, how, timing, model, batch_size, origin or {})
                 step.warm_up()
                 recorder = record_step(step, how.steps, keep_in(kept) if measure else None)
             settle_lives(recorder, step, how)
@@ -116,23 +115,16 @@ def settle_lives(recorder: Recorder, step: Step | OwnStep, how: StepOptions) -> 
 
 
 def _generate(
-    made: Any,
-    how: StepOptions,
-    gpu: GpuTimingSpec,
-    model: str,
-    batch_size: int | None,
-    origin: Mapping[str, str],
+    step: Any, how: StepOptions, gpu: GpuTimingSpec, model: str, size: int | None, origin: Mapping[str, str]
 ) -> Trace:
-    step = make_step(made, how)
     if isinstance(step, OwnStep):
         raise ConfigError("--generate: found a step of its own; allowed: a model and its inputs")
     templates = list(Generation(step.model, how).templates())
-    size = step.batch_size if batch_size is None else batch_size
-    untimed, unpriced = generated_trace(templates, model, size)
+    untimed, unpriced = generated_trace(templates, model, step.batch_size if size is None else size)
     about = {**origin, **step.said(), "torch": str(torch.__version__)}
     trace = timed(replace(untimed, origin=about), gpu)
     drafts = [kernel.cost for template in templates for kernel in template.kernels]
-    return replace(trace, origin={**about, **_found(trace, gpu, drafts, unpriced, about)})
+    return replace(trace, origin={**trace.origin, **_found(trace, drafts, unpriced)})
 
 
 def assemble(
@@ -161,12 +153,12 @@ def assemble(
         kernels.append(draft.kernel(len(kernels), inputs, outputs, draft.layer.path, micro_batch))
     untimed = Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, tuple(kernels), origin)
     trace = timed(untimed, gpu, times)
-    found = _found(trace, gpu, recorder.kernels, recorder.unpriced, origin)
+    found = _found(trace, recorder.kernels, recorder.unpriced)
     found["allocated_peak_bytes"] = str(recorder.allocated_peak_bytes)
     if times:
         counts = Counter(kernel.time_source.value for kernel in trace.kernels)
         found["time_source"] = ", ".join(f"{source} x{count}" for source, count in counts.most_common())
-    return replace(trace, origin={**origin, **found})
+    return replace(trace, origin={**trace.origin, **found})
 
 
 def tensor_numbers(recorder: Recorder) -> dict[StorageRecord, int]:
@@ -178,20 +170,11 @@ def tensor_numbers(recorder: Recorder) -> dict[StorageRecord, int]:
     return {record: number for number, record in enumerate(dict.fromkeys([*resident, *used]))}
 
 
-def _found(
-    trace: Trace,
-    gpu: GpuTimingSpec,
-    drafts: Sequence[KernelDraft],
-    unpriced: Mapping[str, int],
-    origin: Mapping[str, str],
-) -> dict[str, str]:
-    """Return what a trace says about itself."""
-    found = {
-        "gpu": gpu.name,
-        "time_source": TimeSource.ROOFLINE.value,
-        "peak_live_bytes": str(peak_live_bytes(trace)),
-    }
-    if formats := unusual_formats(drafts, origin):
+def _found(trace: Trace, drafts: Sequence[KernelDraft], unpriced: Mapping[str, int]) -> dict[str, str]:
+    """Return what a trace that has its times says about itself."""
+    peak = str(peak_live_bytes(trace))
+    found = {"time_source": TimeSource.ROOFLINE.value, "peak_live_bytes": peak}
+    if formats := unusual_formats(drafts, trace.origin):
         found[FLOPS_BY_FORMAT] = formats
     if unpriced:
         found["operators_priced_by_bytes"] = ", ".join(f"{n} x{k}" for n, k in sorted(unpriced.items()))

@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from g10sim.capture.compiling import as_written, is_compiled
+from g10sim.capture.devices import as_written, is_compiled
 from g10sim.capture.moved import tensors_of
 from g10sim.capture.options import StepOptions
 from g10sim.capture.recording import Parts
@@ -194,12 +194,9 @@ class Step:
         """Return what the step is made of."""
         # A training loop holds on to a step's inputs until the next step: their memory is never free.
         inputs = input_tensors(self.inputs) | {"targets": self.model.targets}
-        return Parts(
-            {"": self.network},
-            () if self.optimizer is None else (self.optimizer,),
-            {f"input.{name}": value for name, value in inputs.items() if isinstance(value, torch.Tensor)},
-            self._masters,
-        )
+        held = {f"input.{name}": value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        optimizers = () if self.optimizer is None else (self.optimizer,)
+        return Parts({"": self.network}, optimizers, held, self._masters)
 
 
 def _checkpoint_blocks(network: Any) -> None:

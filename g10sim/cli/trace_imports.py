@@ -30,7 +30,7 @@ from g10sim.importers.kineto_events import read_profile
 from g10sim.importers.nsight import import_nsight, read_report
 from g10sim.importers.operations import ByHand
 from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
-from g10sim.trace.batches import block_of
+from g10sim.trace.batches import block_of, on_cpu
 from g10sim.trace.chakra import save_chakra
 from g10sim.trace.check import check_trace
 from g10sim.trace.format import load_trace, save_trace
@@ -38,7 +38,6 @@ from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.order import delayed_optimizer
 from g10sim.trace.order import vertical as by_block
 from g10sim.trace.pipeline import pipeline_stages
-from g10sim.trace.placing import on_cpu
 from g10sim.trace.repetition import each
 from g10sim.trace.work import KernelCost, OperatorClass
 

@@ -15,7 +15,7 @@ from g10sim.execute.account import NO_BUDGET
 from g10sim.execute.memory import Memory, Undo, written_by
 from g10sim.execute.moving import Guide, Mover
 from g10sim.execute.script import NONE, Call, Script, launches_of, operator_name, tensors_in
-from g10sim.importers.aten import ALLOCATIONS
+from g10sim.importers.operations import ALLOCATIONS
 from g10sim.trace.model import TensorKind
 
 

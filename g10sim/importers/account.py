@@ -148,10 +148,8 @@ class Account:
         yield from self.notes
 
     def _left_out_text(self) -> str:
-        reasons = ", ".join(
-            f"{reason} ({rounded_seconds(time_ns * _NANOSECONDS)})"
-            for reason, time_ns in _falling(self.left_out)
-        )
+        times = _falling(self.left_out)
+        reasons = ", ".join(f"{reason} ({rounded_seconds(ns * _NANOSECONDS)})" for reason, ns in times)
         whole = rounded_seconds(self.step_ns * _NANOSECONDS)
         return f"{self.share_left_out:.1%} of the step's device time ({whole}) is left out: {reasons}"
 

@@ -13,11 +13,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, TypeAdapter
 
 from g10sim.errors import TraceError
-from g10sim.importers.aten import OVERWRITING, aten
 from g10sim.importers.kineto_events import Entry, Shape, Whole, listed
 from g10sim.importers.kineto_memory import DATA
 from g10sim.importers.near_json import read_json
-from g10sim.importers.operations import NO_KERNELS, Storage, phase_of
+from g10sim.importers.operations import NO_KERNELS, OVERWRITING, Storage, aten, phase_of
 from g10sim.text import shown
 from g10sim.trace.model import Phase, TensorKind
 
@@ -148,16 +147,14 @@ def read_nodes(path: Path) -> dict[int, Node]:
     entries = listed(found, "nodes", path, WHAT)
     schema = found.get("schema")
     if not isinstance(schema, str) or not (_SCHEMA in schema or schema.startswith(_FIRST_SCHEMA)):
-        raise TraceError.at(
-            f"{path}: schema", shown(schema), f"one with '{_SCHEMA}' (of PyTorch), or {_FIRST_SCHEMA}"
-        )
+        allowed = f"one with '{_SCHEMA}' (of PyTorch), or {_FIRST_SCHEMA}"
+        raise TraceError.at(f"{path}: schema", shown(schema), allowed)
     nodes: dict[int, Node] = {}
     for number, values in enumerate(entries):
         entry = Entry(values, f"{path}: node number {number}")
         entry.place = f"{path}: node {shown(entry.values.get('id', 'without id'))}"
-        node = _node(
-            entry if "parent" not in entry.values or "ctrl_deps" in entry.values else _renewed(entry)
-        )
+        is_early = "parent" in entry.values and "ctrl_deps" not in entry.values
+        node = _node(_renewed(entry) if is_early else entry)
         if node.id in nodes:
             entry.fail(f"id {node.id} twice", "once")
         if node.parent > node.id:

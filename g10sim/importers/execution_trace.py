@@ -13,7 +13,6 @@ from pathlib import Path
 
 from g10sim.errors import TraceError
 from g10sim.importers.account import Account, Reason, accounted
-from g10sim.importers.aten import short_name
 from g10sim.importers.execution_nodes import HOST, WHAT, Node, Storages, parents_of, read_nodes
 from g10sim.importers.kineto_events import STEP, Profile
 from g10sim.importers.kineto_steps import chosen_step, only
@@ -26,6 +25,7 @@ from g10sim.importers.operations import (
     build_trace,
     forget_reads_of_nothing,
     phase_of,
+    short_name,
 )
 from g10sim.text import few
 from g10sim.trace.model import Device, TimeSource, Trace
@@ -134,14 +134,12 @@ def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:
 def _tell_collectives(nodes: Iterable[Node], account: Account, *, is_priced: bool) -> None:
     """Tell of communications: the time of those that fill tensors, and that others are left out."""
     found = [node for node in nodes if node.is_collective and node.arguments]
-    filling = sum(bool(node.received) for node in found)
-    if filling and is_priced:
-        account.notes.append(
-            f"{filling} collectives take the time of their bytes in the memory of one device"
-        )
-    if filling < len(found):
+    filled = sum(bool(node.received) for node in found)
+    if filled and is_priced:
+        account.notes.append(f"{filled} collectives take the time of their bytes in the memory of one device")
+    if filled < len(found):
         names = few(sorted({short_name(one.name) for one in found if not one.received}), _MOST_NAMED)
-        account.notes.append(f"{len(found) - filling} collectives are left out, which fill nothing: {names}")
+        account.notes.append(f"{len(found) - filled} collectives are left out, which fill nothing: {names}")
 
 
 def _kernels(nodes: Mapping[int, Node]) -> list[Node]:
@@ -207,15 +205,12 @@ def _measured(
     start, end = min(span.start_ns for span in owners), max(span.end_ns for span in owners)
     for draft, events in zip(drafts, profile.device_times(owners), strict=True):
         draft.events = events
-    if not profile.device:
-        for draft in drafts:
+        if not profile.device or draft.operation.device is Device.CPU:
             draft.operation.duration_ns = draft.span.duration_ns
+    if not profile.device:
         near = [span for span in profile.operators if start <= span.end_ns and span.start_ns <= end]
         account_for_host(near, sum(owner.duration_ns for owner in owners), account)
         return drafts
-    for draft in drafts:
-        if draft.operation.device is Device.CPU:
-            draft.operation.duration_ns = draft.span.duration_ns
     take_times(drafts, account)
     known = {id(event) for draft in drafts for event in draft.events}
     for event in profile.device:

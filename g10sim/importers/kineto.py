@@ -54,9 +54,8 @@ def import_kineto(
     memory.follow()
     memory.hold_to_the_end()
     operations = idle_between(_with_outputs(drafts, account), account, keep_gaps=keep_gaps)
-    unused = (
-        [Storage(memory.unused_bytes, external=True, role=TensorKind.OTHER)] if memory.unused_bytes else []
-    )
+    rest = memory.unused_bytes
+    unused = [Storage(rest, external=True, role=TensorKind.OTHER)] if rest else []
     origin = {"source": "PyTorch profile (Kineto)", "time_source": "measured", "step": scope.step}
     trace = build_trace(operations, profile.path, model, batch_size, origin, unused=unused, by_hand=by_hand)
     _tell(account, profile, memory, trace, drafts)
@@ -73,22 +72,18 @@ def _check_recorded(profile: Profile, scope: Scope, account: Account, *, partial
         what = "memory events" + (" of the device" if profile.memory else "")
         lacks.append((what, "profile_memory=True"))
     for what, option in lacks:
-        found = "no " + what
         if not partial:
-            raise TraceError.at(
-                profile.path, found, f"a profile with {option}, or --partial for what is there"
-            )
-        account.notes.append(f"the file has {found} ({option}): tensors are not all known")
+            allowed = f"a profile with {option}, or --partial for what is there"
+            raise TraceError.at(profile.path, f"no {what}", allowed)
+        account.notes.append(f"the file has no {what} ({option}): tensors are not all known")
 
 
 def _with_outputs(drafts: Sequence[Draft], account: Account) -> list[Draft]:
     """Return the kernels; of operators on the CPU only those that write what the file records, or lists."""
     found = [one for one in drafts if one.events or one.operation.writes or one.span.lacks_lists]
-    lost = sum(draft.operation.duration_ns for draft in drafts) - sum(
-        one.operation.duration_ns for one in found
-    )
-    account.imported_ns -= lost
-    account.leave_out(Reason.OUTPUTS, lost)
+    whole, kept = (sum(one.operation.duration_ns for one in some) for some in (drafts, found))
+    account.imported_ns -= whole - kept
+    account.leave_out(Reason.OUTPUTS, whole - kept)
     return found
 
 
@@ -114,9 +109,8 @@ def _tell(account: Account, profile: Profile, memory: Memory, trace: Trace, draf
             f"{len(memory.from_before)} tensors from before the step ({size}) are told by their sizes alone, "
             "and may be more or fewer: the file does not say what was allocated before it (Total Allocated)"
         )
-    bare = sum(
-        one.duration_ns for one in (draft.operation for draft in drafts) if not (one.reads or one.writes)
-    )
+    operations = (draft.operation for draft in drafts)
+    bare = sum(one.duration_ns for one in operations if not (one.reads or one.writes))
     if bare > _TOLD * account.imported_ns:
         share = bare / account.imported_ns
         account.notes.append(f"{share:.1%} of the time are kernels whose tensors the file does not name")

@@ -111,6 +111,10 @@ class Operand(NamedTuple):
     is_whole: bool
 
 
+Inputs = tuple[tuple[Operand, ...], ...]
+"""The tensors of each argument that has any."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """An interval of time: an operator, an annotation, a launch, or a kernel on the device.
@@ -125,7 +129,7 @@ class Span:
     end_ns: int
     thread: Thread
     args: Mapping[str, Any]
-    inputs: tuple[tuple[Operand, ...], ...] = ()
+    inputs: Inputs = ()
     place: str = ""
     lacks_lists: bool = False
 
@@ -290,9 +294,7 @@ class _Event(Entry):
         elif kind == "i" and self.values.get("name") == _MEMORY:
             profile.memory.append(self._memory(self._args()))
 
-    def _span(
-        self, args: Entry, inputs: tuple[tuple[Operand, ...], ...] = (), *, lacks_lists: bool = False
-    ) -> Span:
+    def _span(self, args: Entry, inputs: Inputs = (), *, lacks_lists: bool = False) -> Span:
         start = self._time_ns("ts")
         end, thread = start + self._time_ns("dur"), self._thread()
         name = self.get("name", "a text", str)

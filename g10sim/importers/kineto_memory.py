@@ -13,11 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from g10sim.importers.aten import OVERWRITING, aten
 from g10sim.importers.kineto_events import MemoryEvent, Operand, Span
 from g10sim.importers.kineto_steps import Scope
 from g10sim.importers.kineto_work import TO_DEVICE, TO_HOST, Draft, copies
-from g10sim.importers.operations import Storage
+from g10sim.importers.operations import OVERWRITING, Storage, aten
 from g10sim.trace.model import Device, Phase, TensorKind
 
 _DEVICE_ROUNDING = 512
@@ -38,11 +37,7 @@ DATA = {"aten::addmm": 1, "aten::baddbmm": 1, "aten::addmv": 1} | dict.fromkeys(
 """Position of the operand that is no weight, of operators that have weights."""
 _TABLES = aten("embedding index_select index _embedding_bag gather")
 """Operators whose first operand is a table of weights."""
-_UPDATED = {
-    "aten::_fused_adam_": (0, 2, 3, 4, 5),
-    "aten::_fused_adamw_": (0, 2, 3, 4, 5),
-    "aten::_fused_sgd_": (0, 2),
-}
+_UPDATED = {"aten::_fused_sgd_": (0, 2), **dict.fromkeys(aten("_fused_adam_ _fused_adamw_"), (0, 2, 3, 4, 5))}
 """Lists among the arguments that fused optimizers update; the second one is the gradients."""
 
 
@@ -115,9 +110,8 @@ class Memory:
         operations = [draft.operation for draft in self._drafts if draft.operation.device is Device.GPU]
         needed = [sum(one.size_bytes for one in one_of.touched) for one_of in operations]
         most, last = max(needed, default=0), len(operations) - 1
-        left = sorted(
-            (one for one in self._live.values() if not one.external), key=lambda one: one.size_bytes
-        )
+        left = [one for one in self._live.values() if not one.external]
+        left.sort(key=lambda one: one.size_bytes)
         while left and last >= 0:
             storage = left.pop()
             if needed[last] + storage.size_bytes > most and needed[last]:
@@ -203,9 +197,8 @@ class Memory:
                 is_fed = draft.operation.phase is Phase.FORWARD and (
                     is_whole or (bool(self._events) and number == DATA.get(draft.span.name))
                 )
-                one = self._outside_one(
-                    draft, needed, taken, TensorKind.INPUT if is_fed else TensorKind.WEIGHT
-                )
+                role = TensorKind.INPUT if is_fed else TensorKind.WEIGHT
+                one = self._outside_one(draft, needed, taken, role)
             taken.add(one)
             found.append(one)
         if draft.operation.phase is Phase.FORWARD and draft.sequence is not None:
@@ -234,9 +227,8 @@ class Memory:
     ) -> Storage | None:  # fmt: skip
         """Return the allocation in the step that an operand most likely is."""
         if is_target or not any(self._written.get(sizes[0], ())):
-            pending = next(
-                (one for one in self._pending if sizes[0] <= one.size_bytes <= self._largest(*sizes)), None
-            )
+            largest = self._largest(*sizes)
+            pending = next((one for one in self._pending if sizes[0] <= one.size_bytes <= largest), None)
             if pending is not None and pending not in taken:
                 return pending
         saved = [one for one in saved if one not in taken]
@@ -245,9 +237,8 @@ class Memory:
         alive = self._latest(sizes, taken | set(saved)) or self._latest(sizes, taken)
         if is_target and draft.operation.phase is Phase.OPTIMIZER:
             # An optimizer updates weights and its states, or what it made itself, and no gradient.
-            own = (
-                one for one in reversed(self._written[sizes[0]]) if one.external or one in self._of_optimizer
-            )
+            latest = reversed(self._written[sizes[0]])
+            own = (one for one in latest if one.external or one in self._of_optimizer)
             return next((one for one in own if one not in taken), None)
         return alive
 
@@ -255,11 +246,8 @@ class Memory:
         """Return the latest written storage of the size, or the smallest that the allocator did not split."""
         needed, limit = sizes
         low, high = bisect_left(self._sizes, needed), bisect_right(self._sizes, self._largest(needed, limit))
-        for size in self._sizes[low:high]:
-            found = next((one for one in reversed(self._written[size]) if one not in taken), None)
-            if found is not None:
-                return found
-        return None
+        latest = (one for size in self._sizes[low:high] for one in reversed(self._written[size]))
+        return next((one for one in latest if one not in taken), None)
 
     def _largest(self, needed: int, limit: int) -> int:
         """Return the most bytes of a block for a tensor: parts of storages are in larger ones."""
@@ -267,11 +255,9 @@ class Memory:
 
     def _part_of_latest(self, needed: int, taken: set[Storage]) -> Storage | None:
         """Return the smallest storage, written in the step, that a tensor may be a part of."""
-        for size in self._sizes[bisect_left(self._sizes, needed) :]:
-            found = (one for one in reversed(self._written[size]) if not one.external and one not in taken)
-            if (one := next(found, None)) is not None:
-                return one
-        return None
+        sizes = self._sizes[bisect_left(self._sizes, needed) :]
+        latest = (one for size in sizes for one in reversed(self._written[size]))
+        return next((one for one in latest if not one.external and one not in taken), None)
 
     def _related(self, draft: Draft) -> list[Storage]:
         """Return what the forward operator of a backward operator used, as far as it is there."""

@@ -60,19 +60,14 @@ def chosen_step(found: Sequence[tuple[str, float]], wanted: int | None, place: s
 
 def scope_of(profile: Profile, process: str | None, device: str | None, step: int | None) -> Scope:
     """Choose process, device and step of a profile. Raises TraceError where a choice is missing or wrong."""
-    owners = [
-        (event, launch and launch.thread[0])
-        for event in profile.device
-        for launch in [profile.launch_of(event)]
-    ]
+    owners = [launch and launch.thread[0] for launch in map(profile.launch_of, profile.device)]
+    events = list(zip(profile.device, owners, strict=True))
     if process is None and device is not None:
-        using = {owner for event, owner in owners if str(event.device) == device and owner is not None}
+        using = {owner for event, owner in events if str(event.device) == device and owner is not None}
         process = str(using.pop()) if len(using) == 1 else None
-    working = [span.thread[0] for span in profile.operators] or [
-        owner for _, owner in owners if owner is not None
-    ]
+    working = [span.thread[0] for span in profile.operators] or [one for one in owners if one is not None]
     pid = only(profile.path, "process", working, process)
-    of_process = [event for event, owner in owners if owner in (pid, None)]
+    of_process = [event for event, owner in events if owner in (pid, None)]
     number = only(profile.path, "device", [event.device for event in of_process], device)
     own = [event for event in of_process if event.device == number]
     start, end, words = _window(profile, pid, step)
@@ -82,19 +77,11 @@ def scope_of(profile: Profile, process: str | None, device: str | None, step: in
         if span.end_ns < span.start_ns:
             microseconds = span.duration_ns / 1000
             raise TraceError(f"{span.place}: found dur {microseconds:g}; allowed: at least 0")
+    annotations = [span for span in profile.annotations if span.thread[0] == pid]
     memory = [event for event in profile.memory if event.thread[0] == pid and event.time_ns <= end]
-    return Scope(
-        pid,
-        operators,
-        [span for span in profile.annotations if span.thread[0] == pid],
-        inside,
-        _of_device(memory, number),
-        start,
-        end,
-        words,
-        other_devices_ns=_total(profile.device) - _total(own),
-        outside_ns=_total(own) - _total(inside),
-    )
+    memory = _of_device(memory, number)
+    others, outside = _total(profile.device) - _total(own), _total(own) - _total(inside)
+    return Scope(pid, operators, annotations, inside, memory, start, end, words, others, outside)
 
 
 def only(path: Path, what: str, found: Iterable[Any], wanted: str | None) -> Any:

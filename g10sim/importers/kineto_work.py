@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from g10sim.importers.account import Account, Reason
-from g10sim.importers.aten import aten, short_name
 from g10sim.importers.kineto_events import Profile, Span, innermost
 from g10sim.importers.kineto_steps import Scope
-from g10sim.importers.operations import NO_KERNELS, Operation, phase_of
+from g10sim.importers.operations import NO_KERNELS, Operation, aten, phase_of, short_name
 from g10sim.trace.model import Device, Phase
 
 _OWN_SHARE = 0.5
@@ -81,9 +80,8 @@ def _tell_phases(drafts: Sequence[Draft], scope: Scope) -> None:
         names = [span.name for span in draft.around]
         note = around(draft.span.thread, draft.span.start_ns)
         phase = phase_of([*names, *([] if note is None else [scope.annotations[note].name])])
-        if phase is Phase.FORWARD and any(
-            span.args.get(_FORWARD_THREAD) for span in (draft.span, *draft.around)
-        ):
+        spans = (draft.span, *draft.around)
+        if phase is Phase.FORWARD and any(span.args.get(_FORWARD_THREAD) for span in spans):
             phase = Phase.BACKWARD
         draft.operation.phase = phase
 
@@ -204,14 +202,9 @@ def _silent_graphs(profile: Profile, scope: Scope, launched: set[int], account: 
     to the next device event or the end of the next operator that waits.
     """
     every = (launch for found in profile.launches.values() for launch in found)
-    own = [launch for launch in every if launch.thread[0] == scope.process]
-    silent = [
-        launch
-        for launch in sorted(own, key=lambda one: one.start_ns)
-        if _GRAPH in launch.name
-        and launch.args["correlation"] not in launched
-        and scope.start_ns <= launch.start_ns < scope.end_ns
-    ]
+    own = sorted((one for one in every if one.thread[0] == scope.process), key=lambda one: one.start_ns)
+    graphs = [one for one in own if _GRAPH in one.name and scope.start_ns <= one.start_ns < scope.end_ns]
+    silent = [one for one in graphs if one.args["correlation"] not in launched]
     ends = sorted(event.end_ns for event in scope.device)
     marks = [event.start_ns for event in scope.device] + [launch.start_ns for launch in silent]
     marks = sorted([*marks, *(one.end_ns for one in own if _WAIT in one.name)])
@@ -258,10 +251,8 @@ def _on_cpu(
     for draft in found:
         draft.operation.device = Device.CPU
     if found:
-        time_ns = sum(draft.operation.duration_ns for draft in found)
-        account.facts.append(
-            f"{len(found)} kernels of the optimizer run on the CPU ({time_ns / 1000:,.0f} us)"
-        )
+        time_us = sum(draft.operation.duration_ns for draft in found) / 1000
+        account.facts.append(f"{len(found)} kernels of the optimizer run on the CPU ({time_us:,.0f} us)")
     return found
 
 

@@ -87,7 +87,6 @@ def _mended(match: re.Match[str]) -> str:
         return _BACKSLASH.sub(lambda one: one.group() if one.group(1) else r"\\", token)
     if token == ",":
         return ""
-    name = (
-        "NaN" if "n" in token.lower().removeprefix("-").removeprefix("1.#").replace("inf", "") else "Infinity"
-    )
+    letters = token.lower().removeprefix("-").removeprefix("1.#").replace("inf", "")
+    name = "NaN" if "n" in letters else "Infinity"
     return f"-{name}" if token[0] == "-" and name != "NaN" else name

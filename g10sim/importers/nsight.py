@@ -111,10 +111,8 @@ def _report(path: Path, tables: nsight_tables.Tables, device: int | None, proces
     known = {row["shortName"] for row in launched}
     names = {row["id"]: str(row["value"]) for row in tables.rows(nsight_tables.STRINGS) if row["id"] in known}
     kernels = [_work(row, names.get(row["shortName"], "kernel")) for row in launched]
-    graphs = [
-        _work(row, f"graph {row.get(nsight_tables.GRAPH) or ''}".strip())
-        for row in tables.rows(nsight_tables.GRAPHS)
-    ]
+    launches = tables.rows(nsight_tables.GRAPHS)
+    graphs = [_work(row, f"graph {row.get(nsight_tables.GRAPH) or ''}".strip()) for row in launches]
     if not kernels and not graphs:
         raise TraceError.at(
             f"{path}: {nsight_tables.KERNELS}", "no kernel", "a report of CUDA (nsys profile -t cuda)"
@@ -241,11 +239,9 @@ def import_nsight(
         if first > last:
             continue  # no kernel started while it was there
         storage = Storage(life.size_bytes, external=life.start_ns is None)
-        if life.start_ns is not None:
-            operations[numbers[first]].writes[storage] = None
+        begin = operations[numbers[first]]
+        (begin.reads if storage.external else begin.writes)[storage] = None
         operations[numbers[last]].reads[storage] = None
-        if storage.external:
-            operations[numbers[first]].reads[storage] = None
     origin = {"source": "report of Nsight Systems", "device_number": f"{report.device}"}
     origin |= {} if report.process is None else {"process": f"{report.process}"}
     trace = build_trace(operations, report.path, model, batch_size, origin | {"time_source": "measured"})

@@ -1,4 +1,7 @@
-"""Makes a trace of operators that another tool recorded, with the storages they read and write."""
+"""Operators of PyTorch by name, and traces of operators that another tool recorded.
+
+Operators have the storages that they read and write.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from g10sim.errors import TraceError
-from g10sim.importers.aten import ALLOCATIONS, aten
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+
+
+def aten(names: str) -> frozenset[str]:
+    """Return names, separated by spaces, with the namespace of PyTorch's own operators."""
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
+def short_name(name: str) -> str:
+    """Return the name of an operator without its namespace (``add_`` for ``aten::add_``)."""
+    return name.rpartition("::")[2]
+
+
+ALLOCATIONS = aten("empty empty_like empty_strided empty_permuted new_empty new_empty_strided")
+"""Operators that return a new storage without writing to it."""
+
+OVERWRITING = aten("copy_ fill_ zero_ _foreach_zero_")
+"""In-place operators that do not read what they replace."""
 
 TICKS_PER_SECOND = 1_000_000_000
 NO_KERNELS = ALLOCATIONS | aten("detach_ set_ resize_ record_stream requires_grad_ _local_scalar_dense item")

@@ -19,29 +19,15 @@ from g10sim.importers.kineto_events import NANOSECONDS_PER_MICROSECOND, Entry
 from g10sim.importers.near_json import unchanged
 from g10sim.importers.operations import Operation, Storage, build_trace
 from g10sim.importers.plain_pickle import MOST_BYTES, read_plain_pickle
-from g10sim.importers.snapshot_history import (
-    ALLOCATED,
-    MAPPED,
-    RELEASED,
-    REQUESTED,
-    SHRUNK,
-    SIGNS,
-    UNMAPPED,
-    Block,
-    Event,
-    History,
-    Pool,
-    State,
-    whole_history,
-)
+from g10sim.importers.snapshot_history import SIGNS, Action, Block, Event, History, Pool, State, whole_history
 from g10sim.results.pools import PyTorchPool
 from g10sim.trace.model import Phase, TensorKind, TimeSource, Trace
 
 WHAT = "a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot)"
-_FOLLOWED = (ALLOCATED, REQUESTED, RELEASED, *SIGNS)
+
 _SILENT = ("oom", "snapshot", "user_defined")
 """Actions that neither take nor return memory."""
-_ACTIONS = tuple(sorted((*_FOLLOWED, *_SILENT)))
+_ACTIONS = tuple(sorted((*Action, *_SILENT)))
 _MOST = 2**48
 _A_SIZE = "a whole number of bytes"
 _JSON_STARTS, _BEFORE_JSON, _LOOKED_AT = (b"{", b"["), b"\xef\xbb\xbf \t\r\n", 64
@@ -73,7 +59,7 @@ class Snapshot:
     @property
     def is_expandable(self) -> bool:
         """Return whether segments grew and shrank in place."""
-        return any(event.action in (MAPPED, UNMAPPED) for event in self.history.events)
+        return any(event.action in (Action.MAPPED, Action.UNMAPPED) for event in self.history.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +99,8 @@ def read_snapshot(path: Path, device: int | None = None) -> Snapshot:
     entries = tuple(_entries(path, histories[device]))
     is_timed = all("time_us" in entry.values for entry in entries)
     events = tuple(_events(entries, is_timed=is_timed))
-    segments = [
-        Entry(segment, f"{path}: segments[{number}]")
-        for number, segment in enumerate(top.get("segments", WHAT, list))
-    ]
+    listed = top.get("segments", WHAT, list)
+    segments = [Entry(one, f"{path}: segments[{number}]") for number, one in enumerate(listed)]
     own = [segment for segment in segments if segment.values.get("device", device) == device]
     start, last = (_time(entries[0]), max(map(_time, entries))) if is_timed else (0, 0)
     end = State(tuple(map(_segment, own)), tuple(_blocks_in_use(own, most)), last, _most_split(top))
@@ -192,7 +176,8 @@ def _events(entries: Sequence[Entry], *, is_timed: bool) -> Iterator[Event]:
         if action not in _SILENT:
             time_us = _time(entry) if is_timed else 0
             address = entry.get("addr", "an address", int)
-            yield Event(action, Block(address, _size(entry, "size"), _pool(entry, "pool_id")), time_us)
+            block = Block(address, _size(entry, "size"), _pool(entry, "pool_id"))
+            yield Event(Action(action), block, time_us)
 
 
 def _time(entry: Entry) -> int:
@@ -236,16 +221,16 @@ def replay(snapshot: Snapshot) -> Replay:
     """
     pools: defaultdict[Pool, PyTorchPool] = defaultdict(PyTorchPool)
     replayed = end = 0
-    before = ""
+    before: Action | None = None
     for action, number, event in _numbered(snapshot):
-        if action == ALLOCATED:
+        if action is Action.ALLOCATED:
             pools[event.block.pool].allocate(number, event.block.size_bytes)
-        elif action == RELEASED:
+        elif action is Action.RELEASED:
             pools[event.block.pool].free(number)
-        elif action in (SHRUNK, UNMAPPED) and before != action:
+        elif action in (Action.SHRUNK, Action.UNMAPPED) and before != action:
             for pool in pools.values():
                 pool.empty_cache()
-        if action in (ALLOCATED, SHRUNK, UNMAPPED):
+        if action in (Action.ALLOCATED, Action.SHRUNK, Action.UNMAPPED):
             end = sum(pool.footprint_bytes for pool in pools.values())
             replayed = max(replayed, end)
         before = action
@@ -262,20 +247,20 @@ def _reserved_peak(snapshot: Snapshot) -> int:
     return max(reserved)
 
 
-def _numbered(snapshot: Snapshot) -> Iterator[tuple[str, int, Event]]:
+def _numbered(snapshot: Snapshot) -> Iterator[tuple[Action, int, Event]]:
     """Yield action, number of the allocation (-1 for none) and event; first the blocks from before.
 
     Raises TraceError for a block that is released twice.
     """
     numbers: dict[int, tuple[int, Pool]] = {}
-    early = [Event(ALLOCATED, block, 0) for block in snapshot.history.before]
+    early = [Event(Action.ALLOCATED, block, 0) for block in snapshot.history.before]
     count = 0
     for event in (*early, *snapshot.history.events):
         number, address, pool = -1, event.block.address, event.block.pool
-        if event.action == ALLOCATED:
+        if event.action is Action.ALLOCATED:
             number, count = count, count + 1
             numbers[address] = number, pool
-        elif event.action == RELEASED:
+        elif event.action is Action.RELEASED:
             if address not in numbers:
                 found = f"a second release of address {address}"
                 raise TraceError.at(snapshot.path, found, "one for each allocation")
@@ -293,17 +278,17 @@ def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -
     storages: dict[int, Storage] = {}
     operations, times = [Operation("start", Phase.OTHER)], [snapshot.start_us]
     early = len(snapshot.history.before)
-    released = {number for action, number, _ in _numbered(snapshot) if action == RELEASED}
+    released = {number for action, number, _ in _numbered(snapshot) if action is Action.RELEASED}
     kept = set(range(early)) - released
     for action, number, event in _numbered(snapshot):
-        if action == ALLOCATED:
+        if action is Action.ALLOCATED:
             stays = TensorKind.OTHER if number in kept else None
             storages[number] = Storage(event.block.taken_bytes, external=number < early, role=stays)
             if number < early:
                 operations[0].reads[storages[number]] = None
                 continue
             operations.append(Operation("allocation", Phase.OTHER, writes={storages[number]: None}))
-        elif action == RELEASED:
+        elif action is Action.RELEASED:
             operations.append(Operation("release", Phase.OTHER, reads={storages.pop(number): None}))
         else:
             continue

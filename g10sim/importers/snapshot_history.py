@@ -5,16 +5,27 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from g10sim.config.allocator import CachingPoolSpec
 
 Pool = tuple[int, tuple[int, ...]]
 """Stream and memory pool: PyTorch shares no segment between two of them."""
 
-ALLOCATED, REQUESTED, RELEASED = "alloc", "free_requested", "free_completed"
-GROWN, SHRUNK = "segment_alloc", "segment_free"
-MAPPED, UNMAPPED = "segment_map", "segment_unmap"
-SIGNS = {GROWN: 1, MAPPED: 1, SHRUNK: -1, UNMAPPED: -1}
+
+class Action(StrEnum):
+    """Entries of a history that take or return memory."""
+
+    ALLOCATED = "alloc"
+    REQUESTED = "free_requested"
+    RELEASED = "free_completed"
+    GROWN = "segment_alloc"
+    SHRUNK = "segment_free"
+    MAPPED = "segment_map"
+    UNMAPPED = "segment_unmap"
+
+
+SIGNS = {Action.GROWN: 1, Action.MAPPED: 1, Action.SHRUNK: -1, Action.UNMAPPED: -1}
 """Actions that change the reserved bytes."""
 
 
@@ -32,7 +43,7 @@ class Block:
 class Event:
     """One entry of the recorded history; ``block`` of a segment is the segment."""
 
-    action: str
+    action: Action
     block: Block
     time_us: int
 
@@ -104,7 +115,7 @@ class _Ranges:
 class _Completion:
     """Follows blocks, or segments, and notes the releases that are missing."""
 
-    def __init__(self, allocated: str, requested: str, released: str) -> None:
+    def __init__(self, allocated: Action, requested: Action | None, released: Action) -> None:
         self._allocated, self._requested, self._released = allocated, requested, released
         self._live = _Ranges()
         self.before: list[Block] = []
@@ -113,7 +124,7 @@ class _Completion:
     def follow(self, events: Sequence[Event], ended: Sequence[Block], end_us: int) -> None:
         for position, event in enumerate(events):
             address = event.block.address
-            if event.action == self._allocated:
+            if event.action is self._allocated:
                 for block in list(self._live.overlapping(event.block)):
                     self._release(events, block, position, event.time_us)
                 self._live.add(event.block)
@@ -122,7 +133,7 @@ class _Completion:
                     self.before.append(event.block)
                     self._live.add(event.block)
                 self._live.requested[address] = position
-            if event.action == self._released:
+            if event.action is self._released:
                 self._live.remove(address)
         there = {block.address for block in ended}
         for block in [block for address, block in self._live.blocks.items() if address not in there]:
@@ -138,9 +149,9 @@ class _Completion:
 
 def whole_history(events: Sequence[Event], end: State) -> History:
     """Return the history with the releases that are missing, and the bytes that every block takes."""
-    blocks = _Completion(ALLOCATED, REQUESTED, RELEASED)
+    blocks = _Completion(Action.ALLOCATED, Action.REQUESTED, Action.RELEASED)
     blocks.follow(events, end.blocks, end.time_us)
-    segments = _Completion(GROWN, "", SHRUNK)
+    segments = _Completion(Action.GROWN, None, Action.SHRUNK)
     segments.follow(events, end.segments, end.time_us)
     missing = [*blocks.missing, *segments.missing]
     placed = [(position, 1, event) for position, event in enumerate(events)]
@@ -151,7 +162,7 @@ def whole_history(events: Sequence[Event], end: State) -> History:
         replace(block, taken_bytes=block.taken_bytes or _rounded(block.size_bytes))
         for block in sorted(blocks.before, key=lambda block: block.address)
     )
-    taking = _Taking(before, segments.before, end, any(event.action == MAPPED for event in events))
+    taking = _Taking(before, segments.before, end, any(event.action is Action.MAPPED for event in events))
     whole = tuple(taking.of([event for _, _, event in placed], known))
     return History(before, whole, len(blocks.missing))
 
@@ -166,26 +177,25 @@ def _rounded(size_bytes: int) -> int:
 class _Taking:
     """Tells what blocks take: what the allocator did not split off belongs to them."""
 
-    def __init__(
-        self, before: Sequence[Block], segments: Sequence[Block], end: State, expandable: bool
-    ) -> None:
+    def __init__(self, before: Sequence[Block], segments: Sequence[Block], end: State, grow: bool) -> None:
+        """Follow blocks and segments from before the events; ``grow`` says that segments grow in place."""
         self._live, self._segments = _Ranges(before), _Ranges(segments)
-        self._most_split, self._expandable = end.most_split_bytes, expandable
+        self._most_split, self._grow = end.most_split_bytes, grow
 
     def of(self, events: Sequence[Event], known: dict[int, int]) -> Iterator[Event]:
         """Yield the events, with the bytes that allocated blocks take; ``known`` of those that stay."""
-        last = {event.block.address: event for event in events if event.action == ALLOCATED}
+        last = {event.block.address: event for event in events if event.action is Action.ALLOCATED}
         for event in events:
             address = event.block.address
-            if event.action == ALLOCATED:
+            if event.action is Action.ALLOCATED:
                 stays = known.get(address, 0) if last[address] is event else 0
                 event = replace(event, block=replace(event.block, taken_bytes=stays or self._taken(event)))
                 self._live.add(event.block)
-            elif event.action == RELEASED:
+            elif event.action is Action.RELEASED:
                 self._live.remove(address)
-            elif event.action == GROWN:
+            elif event.action is Action.GROWN:
                 self._segments.add(event.block)
-            elif event.action == SHRUNK:
+            elif event.action is Action.SHRUNK:
                 self._segments.remove(address)
             yield event
 
@@ -193,7 +203,7 @@ class _Taking:
         """Return the whole hole if its rest is too small to split off (``should_split`` of the allocator)."""
         block, rounded = event.block, _rounded(event.block.size_bytes)
         segment = self._segments.around(block.address)
-        if segment is None or self._expandable:
+        if segment is None or self._grow:
             return rounded
         hole = self._live.after(block.address, segment.address + segment.size_bytes) - block.address
         rest = hole - rounded

@@ -16,9 +16,9 @@ from g10sim.config.data import data_path
 from g10sim.config.quantities import PositiveBytes, PositiveDuration, Spec
 from g10sim.experiment.program import code_hash
 from g10sim.files import data_hash, write_json
+from g10sim.trace.batches import on_cpu
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import TensorKind, Trace
-from g10sim.trace.placing import on_cpu
 from g10sim.trace.synthetic import TraceBuilder
 from g10sim.units import PICOSECONDS_PER_SECOND
 

@@ -54,16 +54,14 @@ def chakra_messages(trace: Trace) -> Iterator[bytes]:
         start = end
 
 
-def _node(
-    trace: Trace, kernel: Kernel, sources: list[int], start: Fraction, end: Fraction
-) -> Iterator[bytes]:
+def _node(trace: Trace, kernel: Kernel, deps: list[int], start: Fraction, end: Fraction) -> Iterator[bytes]:
     yield _number(_ID, kernel.id)
     yield _text(_NAME, kernel.name)
     yield _number(_TYPE, _COMPUTING)
     if kernel.id:
         yield _packed(_CONTROL, [kernel.id - 1])
-    if sources:
-        yield _packed(_DATA, sources)
+    if deps:
+        yield _packed(_DATA, deps)
     yield _number(_START, int(start))
     yield _number(_DURATION, int(end) - int(start))
     for field, tensors in ((_INPUTS, kernel.inputs), (_OUTPUTS, kernel.outputs)):
@@ -79,10 +77,8 @@ def _node(
 def _io(trace: Trace, tensors: Iterable[int]) -> bytes:
     """Make an IOInfo: identifiers, sizes in bytes and kinds, as lists in text like PyTorch writes them."""
     found = [trace.tensors[tensor] for tensor in tensors]
-    values = [str([tensor.id for tensor in found]), str([[tensor.size_bytes] for tensor in found])]
-    return b"".join(
-        _text(field, text) for field, text in enumerate([*values, str([t.kind.value for t in found])], 1)
-    )
+    lists = [t.id for t in found], [[t.size_bytes] for t in found], [t.kind.value for t in found]
+    return b"".join(_text(field, str(values)) for field, values in enumerate(lists, 1))
 
 
 def _attribute(name: str, field: int, value: str | int) -> bytes:

@@ -157,7 +157,7 @@ class Kernel:
         inputs, outputs = (shifted(ids, since, shift) for ids in (self.inputs, self.outputs))
         return self.with_tensors(inputs, outputs, number)
 
-    def renumbered(self, new: Sequence[int]) -> Kernel:
+    def renumbered(self, new: Sequence[int] | Mapping[int, int]) -> Kernel:
         """Return the kernel with other ids of its tensors."""
         inputs, outputs = (tuple([new[old] for old in ids]) for ids in (self.inputs, self.outputs))
         return self.with_tensors(inputs, outputs, self.id)

@@ -56,9 +56,7 @@ def delayed_optimizer(trace: Trace, place: str = "trace") -> Trace:
     turns = _turns(rotated)
     order = sorted(range(len(rotated)), key=lambda number: (turns[number], not _may_wait(rotated[number])))
     lasting = _crossing(kernels[:end], kernels[end:])
-    tensors = tuple(
-        replace(tensor, persistent=True) if tensor.id in lasting else tensor for tensor in trace.tensors
-    )
+    tensors = tuple(replace(one, persistent=True) if one.id in lasting else one for one in trace.tensors)
     return _ordered(trace, [rotated[number] for number in order], tensors, "optimizer delayed")
 
 

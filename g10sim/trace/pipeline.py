@@ -104,6 +104,9 @@ class _Stages:
         self._crossings: dict[_Crossing, list[int]] = {}
         self._connect()
 
+    def _error(self, found: str, allowed: str) -> TraceError:
+        return TraceError.at(self._place, found, allowed)
+
     def _put(self, kernel: Kernel, stage: int) -> None:
         self._stages[kernel.id] = stage
         for tensor in kernel.touched:
@@ -113,13 +116,12 @@ class _Stages:
         """Give every kernel of a micro-batch its stage."""
         passes = [one for one in self._passes if one.micro_batch]
         if not passes:
-            raise TraceError.at(self._place, "no micro-batches", "kernels with micro_batch")
+            raise self._error("no micro-batches", "kernels with micro_batch")
         for one in passes:
             is_backward = one.phase is Phase.BACKWARD
             cuts = [self._boundary(block, one) for block in self._begin]
             if sorted(set(cuts), reverse=is_backward) != cuts:
-                raise TraceError.at(
-                    self._place,
+                raise self._error(
                     f"stages that begin with {', '.join(map(shown, self._begin))}",
                     "blocks in the order of the forward pass, which the backward pass runs the other way",
                 )
@@ -131,8 +133,7 @@ class _Stages:
         """Return where a block begins in a forward pass, or ends in a backward pass."""
         blocks = [kernel.block for kernel in self._passes[one]]
         if block not in blocks:
-            raise TraceError.at(
-                self._place,
+            raise self._error(
                 f"no block {shown(block)} in the {one.phase} pass of micro-batch {one.micro_batch}",
                 ", ".join(dict.fromkeys(filter(None, blocks))) or "kernels with layers",
             )
@@ -159,8 +160,7 @@ class _Stages:
         written, homes = self._trace.written, self._homes
         found = {stage for tensor in kernel.touched if tensor in written for stage in homes.get(tensor, ())}
         if len(found) > 1:
-            raise TraceError.at(
-                self._place,
+            raise self._error(
                 f"kernel {kernel.id} ({kernel.name}), of no micro-batch, with tensors of {len(found)} stages",
                 "an optimizer that updates one weight at a time (foreach=False), nothing over all weights",
             )
@@ -171,8 +171,7 @@ class _Stages:
         for tensor, stages in self._homes.items():
             given = self._trace.tensors[tensor]
             if given.persistent and tensor in written and len(stages) > 1:
-                raise TraceError.at(
-                    self._place,
+                raise self._error(
                     f"{shown(given.name)}, which lasts, is written, and is used by {len(stages)} stages",
                     "weights that one stage uses",
                 )
@@ -208,19 +207,16 @@ class _Stages:
         copies.writer = stage, one
 
     def _crosses_again(self, tensor: int) -> TraceError:
-        return TraceError.at(
-            self._place,
+        return self._error(
             f"{shown(self._trace.tensors[tensor].name)}, which a stage has sent and uses with other contents",
             "tensors that cross between stages once",
         )
 
     def trace_of(self, stage: int) -> Trace:
         """Return the trace of a stage."""
-        order = list(self._order(stage))
-        own = {
-            one: [kernel for kernel in self._passes[one] if self._stages[kernel.id] == stage] for one in order
-        }
-        given = [kernel for kernel in self._trace.kernels if self._stages[kernel.id] == stage]
+        order, stages = list(self._order(stage)), self._stages
+        own = {one: [kernel for kernel in self._passes[one] if stages[kernel.id] == stage] for one in order}
+        given = [kernel for kernel in self._trace.kernels if stages[kernel.id] == stage]
         moved = [kernel for one in order for kernel in own[one]]
         check_data(self._trace, given, moved, self._place, "1F1B order")
         kernels = list[Kernel]()
@@ -269,9 +265,7 @@ class _Stages:
 
     def _numbered(self, kernels: Sequence[Kernel], stage: int) -> Trace:
         used = sorted({tensor for kernel in kernels for tensor in kernel.touched})
-        new = [0] * len(self._trace.tensors)
-        for number, old in enumerate(used):
-            new[old] = number
+        new = {old: number for number, old in enumerate(used)}
         return replace(
             self._trace,
             tensors=tuple(self._trace.tensors[old].again(new[old], 0, 0) for old in used),

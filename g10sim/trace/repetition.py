@@ -32,6 +32,8 @@ Item = TypeVar("Item", bound=Repeatable)
 Value = TypeVar("Value")
 
 Ids: TypeAlias = "npt.NDArray[np.object_]"
+Names: TypeAlias = Callable[[Item], tuple[int, ...]]
+"""Returns ids of tensors that an item names."""
 _KEPT = 64
 
 
@@ -52,9 +54,7 @@ class Block(Generic[Item]):
         """Number of all items that it stands for."""
         return len(self.items) * self.times
 
-    def named(
-        self, names: Callable[[Item], tuple[int, ...]], new: Ids | None = None
-    ) -> Iterator[tuple[int, ...]]:
+    def named(self, names: Names[Item], new: Ids | None = None) -> Iterator[tuple[int, ...]]:
         """Yield the ids of tensors that ``names`` finds in each item, in order, without making the item.
 
         Where there are ``new`` ids, these stand in place of those found.
@@ -120,7 +120,7 @@ class MadeOnDemand(Sequence[Item]):
         """Return a value of every item: see :func:`each`."""
         return [value(item) for item in self]
 
-    def named(self, names: Callable[[Item], tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    def named(self, names: Names[Item]) -> Iterator[tuple[int, ...]]:
         """Yield ids of tensors of every item: see :func:`named`."""
         return map(names, self)
 
@@ -155,9 +155,7 @@ class Repeated(MadeOnDemand[Item]):
             found += [value(item) for item in block.items] * block.times
         return found
 
-    def named(
-        self, names: Callable[[Item], tuple[int, ...]], new: Ids | None = None
-    ) -> Iterator[tuple[int, ...]]:
+    def named(self, names: Names[Item], new: Ids | None = None) -> Iterator[tuple[int, ...]]:
         """Yield ids of tensors of every item, or the ``new`` ones in their places: see :func:`named`."""
         return chain.from_iterable(block.named(names, new) for block in self.blocks)
 
@@ -218,7 +216,7 @@ def each(items: Sequence[Item], value: Callable[[Item], Value]) -> list[Value]:
     return items.each(value) if isinstance(items, MadeOnDemand) else [value(item) for item in items]
 
 
-def named(items: Sequence[Item], names: Callable[[Item], tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+def named(items: Sequence[Item], names: Names[Item]) -> Iterator[tuple[int, ...]]:
     """Yield the ids of tensors that ``names`` finds in each item; it may order and leave out, no more."""
     return items.named(names) if isinstance(items, MadeOnDemand) else map(names, items)
 

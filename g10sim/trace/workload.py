@@ -116,15 +116,9 @@ def draw_factors(variation: VariationSpec, count: int, seed: int, job: int = 0) 
 def _times(kernel: Kernel, factor: float) -> Kernel:
     profile = kernel.fault_profile
     if profile is not None:
-        profile = FaultProfile(
-            _scaled(profile.outputs_faulting, factor), _scaled(profile.all_faulting, factor)
-        )
-    return replace(
-        kernel,
-        duration=_scaled(kernel.duration, factor),
-        fault_profile=profile,
-        parameters=_scaled(kernel.parameters, factor),
-    )
+        profile = FaultProfile(*(_scaled(ticks, factor) for ticks in profile))
+    duration, parameters = _scaled(kernel.duration, factor), _scaled(kernel.parameters, factor)
+    return replace(kernel, duration=duration, fault_profile=profile, parameters=parameters)
 
 
 def _scaled(ticks: int, factor: float) -> int:

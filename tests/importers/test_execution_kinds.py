@@ -7,9 +7,9 @@ import pytest
 
 from g10sim.errors import TraceError
 from g10sim.importers.account import Reason, account_of
-from g10sim.importers.aten import aten
 from g10sim.importers.execution_trace import import_execution_trace
 from g10sim.importers.kineto_events import read_profile
+from g10sim.importers.operations import aten
 from g10sim.trace.model import Device, Phase, TensorKind
 
 ELEMENTS, FLOAT_BYTES = 2**20, 4

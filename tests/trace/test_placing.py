@@ -6,8 +6,8 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import TraceError
 from g10sim.policies.interface.registry import create
 from g10sim.sim.engine import run
+from g10sim.trace.batches import on_cpu
 from g10sim.trace.model import TensorKind
-from g10sim.trace.placing import on_cpu
 from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
 
