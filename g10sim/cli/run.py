@@ -25,8 +25,7 @@ from g10sim.experiment.run import Outcome, Running, ignore, run_experiment
 from g10sim.experiment.workers import Executor
 from g10sim.policies.interface.registry import find
 from g10sim.results.columns import OK, SHOWN, UNSUPPORTED, metric_columns, tiers_of
-from g10sim.results.ranges import order_lines
-from g10sim.results.seeds import over_seeds
+from g10sim.results.seeds import order_lines, over_seeds
 
 if TYPE_CHECKING:
     from rich.progress import Progress

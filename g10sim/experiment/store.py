@@ -22,7 +22,7 @@ from g10sim.experiment.known_traces import KnownTraces
 from g10sim.files import file_hash, replacing, sealed, stamped, unsealed, writing
 from g10sim.records import RunRecords
 from g10sim.results.columns import OK
-from g10sim.results.keyed import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed
+from g10sim.results.written import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed
 from g10sim.trace.workload import Job, Workload
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available, without_plug_ins
 from g10sim.records import Location
 from g10sim.results import reading
-from g10sim.results.choosing import rows_where
 from g10sim.results.columns import OK, metric_columns, tier_columns
 from g10sim.results.legends import policy_labels
+from g10sim.results.swept import rows_where
 from g10sim.sim.preparation import as_recorded
 from g10sim.text import shown
 from g10sim.trace.model import Trace

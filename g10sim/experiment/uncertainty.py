@@ -18,7 +18,7 @@ from g10sim.config.tiers import SsdTierSpec
 from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.experiment.cells import Cell, CellResult
 from g10sim.results.columns import OK
-from g10sim.results.ranges import ranged_columns
+from g10sim.results.seeds import ranged_columns
 from g10sim.trace.work import OperatorClass
 
 _KERNELS = {f"kernels_{name or 'unknown'}": name for name in (*map(str, OperatorClass), "")}

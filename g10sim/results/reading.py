@@ -13,11 +13,10 @@ import numpy as np
 
 from g10sim.errors import ConfigError
 from g10sim.files import bytes_hash, unsealed
-from g10sim.results.choosing import differing_keys
 from g10sim.results.columns import OK, stall_reasons, tier_columns
-from g10sim.results.keyed import keys_of
 from g10sim.results.legends import ATTRIBUTE
-from g10sim.results.written import check_columns, check_provenance, check_results, check_table
+from g10sim.results.swept import differing_keys
+from g10sim.results.written import check_columns, check_provenance, check_results, check_table, keys_of
 from g10sim.text import few
 
 if TYPE_CHECKING:
