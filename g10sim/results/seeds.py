@@ -1,4 +1,4 @@
-"""How sure results are: means over seeds of a cell, and ranges and orders of policies under uncertainty."""
+"""Sureness of results: means over seeds of a cell; ranges and orders of policies under uncertainty."""
 
 from __future__ import annotations
 
