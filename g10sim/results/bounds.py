@@ -12,6 +12,7 @@ from g10sim.analysis.bound.premises import MemoryNeeds, obstacle
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError
+from g10sim.grouping import Same
 from g10sim.hardware.links import Link, Topology
 from g10sim.records import Location
 from g10sim.results.columns import Row
@@ -62,28 +63,15 @@ class Conditions:
         return obstacle(self.needs, self.behaviour, workload)
 
 
-@dataclass(frozen=True, eq=False)
-class _Same:
-    """A trace as the key of a cache: the same object, where comparing values would take as long."""
-
-    trace: Trace
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.trace is self.trace
-
-    def __hash__(self) -> int:
-        return id(self.trace)
-
-
 @lru_cache(maxsize=16)
-def _bound(same: _Same, machine: Machine, *, steady: bool) -> Bound:
-    return iteration_bound(same.trace, machine, steady=steady)
+def _bound(same: Same[Trace], machine: Machine, *, steady: bool) -> Bound:
+    return iteration_bound(same.value, machine, steady=steady)
 
 
 def closed_form_of(workload: Workload, system: SystemSpec, *, steady: bool) -> Bound:
     """Return the closed form of a workload's only job, as it is executed. Raises CapacityError."""
     executed = workload.in_order_of_use().executed(0)  # as it was simulated, whose uses are known
-    return _bound(_Same(executed), bound_machine(system, workload.jobs[0].gpu), steady=steady)
+    return _bound(Same(executed), bound_machine(system, workload.jobs[0].gpu), steady=steady)
 
 
 def bound_of(
