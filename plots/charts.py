@@ -148,7 +148,6 @@ def _pages(
         row_inches=row_inches + _TITLE_LINE_INCHES * (_most_lines(titles) - 1),
         legend=legend,
         legend_title=points.hue_title,
-        legend_columns=4,
         xlabel=points.x.label,
         ylabel=points.label,
         shared="y" if shared == "y" else "xy",

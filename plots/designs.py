@@ -102,6 +102,7 @@ def vdnn_bandwidth(results: pd.DataFrame) -> Figure:
         columns=2,
         row_inches=1.25,
         legend=panels.handles(variants.values(), lines=True),
+        legend_columns=3,
         xlabel="bandwidth of the link, in each direction (GB/s)",
         ylabel=f"gain of {names[1]} over {names[0]} (%)",
         shared="xy",
@@ -138,7 +139,6 @@ def fragmentation(results: pd.DataFrame) -> Figure:
         "needed",
         ylabel="memory needed\n/ memory in use",
         row_inches=1.5,
-        legend_columns=3,
     )
     for axes in made.axes:
         axes.set_ylim(1, 1.05 * max(1.1, shown["needed"].max()))
@@ -201,7 +201,6 @@ def flash_endurance(results: pd.DataFrame) -> Figure:
         "years",
         ylabel="years to rated\nprogram/erase cycles",
         row_inches=1.5,
-        legend_columns=3,
         level=(_WARRANTY_YEARS, _WARRANTY),
         shared=True,
     )
@@ -235,7 +234,6 @@ def gpus_per_uplink(results: pd.DataFrame) -> Figure:
         columns=2,
         row_inches=1.2,
         legend=panels.handles(policies.values(), shown, ideal=True, lines=True),
-        legend_columns=4,
         xlabel="GPUs that share the uplink",
     )
     for number, (axes, trace) in enumerate(zip(made.axes, traces, strict=False)):

@@ -101,7 +101,7 @@ def panels(
     columns: int,
     row_inches: float,
     legend: Sequence[Artist] = (),
-    legend_columns: int = 3,
+    legend_columns: int = 4,
     legend_title: str = "",
     xlabel: str = "",
     ylabel: str = "",
@@ -248,7 +248,7 @@ def bars_per_trace(
     *,
     ylabel: str,
     row_inches: float,
-    legend_columns: int,
+    legend_columns: int = 3,
     level: tuple[float, Look] | None = None,
     shared: bool = False,
 ) -> Panels:
@@ -290,7 +290,7 @@ def bars_in_rows(
     ylabel: str,
     xlabel: str,
     legend: Sequence[Artist],
-    legend_columns: int,
+    legend_columns: int = 4,
 ) -> Panels:
     """Draw rows of traces below each other: a group of bars per trace, a bar per value of another column.
 

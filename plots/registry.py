@@ -159,7 +159,7 @@ _ONE_CELL = _of(
     Entry("timeline", "one cell over time", tables=("kernels", "migrations")),
     Entry("stalls", "what the kernels of one cell waited for", tables=("kernels",)),
 )
-_SIZING = (Entry("knee", "performance over one resource, and the least that reaches a target"),)
+_SIZING = _of("sweeps", Entry("knee", "performance over one resource, and the least that reaches a target"))
 ENTRIES: Mapping[str, Entry] = {
     entry.name: entry
     for entry in (
