@@ -63,7 +63,6 @@ def fig3(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     models = style.by_model(style.trace_names(style.that_ran(results)))
     made = panels.panels(
         list(models),
-        columns=2,
         row_inches=1.35,
         xlabel="length of the inactive period (s)",
         ylabel="inactive periods (%)",
@@ -88,7 +87,6 @@ def fig4(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     looks = {kind: look for kind, look in style.KINDS.items() if kind in set(inactive_periods["kind"])}
     made = panels.panels(
         [trace.line for trace in traces],
-        columns=2,
         row_inches=1.4,
         legend=[Line2D([], [], **{**look.curve(), "linestyle": "none"}) for look in looks.values()],
         xlabel="length of the inactive period (s)",

@@ -99,7 +99,6 @@ def vdnn_bandwidth(results: pd.DataFrame) -> Figure:
     variants, traces = style.series(dict.fromkeys(shown["variant"])), style.trace_names(shown)
     made = panels.panels(
         [trace.line for trace in traces],
-        columns=2,
         row_inches=1.25,
         legend=panels.handles(variants.values(), lines=True),
         legend_columns=3,
@@ -202,7 +201,7 @@ def flash_endurance(results: pd.DataFrame) -> Figure:
         ylabel="years to rated\nprogram/erase cycles",
         row_inches=1.5,
         level=(_WARRANTY_YEARS, _WARRANTY),
-        shared=True,
+        shared="xy",
     )
     for axes in made.axes:
         panels.logarithmic(axes, y=True)
@@ -231,7 +230,6 @@ def gpus_per_uplink(results: pd.DataFrame) -> Figure:
     traces, models = style.trace_names(shown), list(dict.fromkeys(shown["model"]))
     made = panels.panels(
         [*(trace.line for trace in traces), *(f"{style.model_name(model)}, no loss" for model in models)],
-        columns=2,
         row_inches=1.2,
         legend=panels.handles(policies.values(), shown, ideal=True, lines=True),
         xlabel="GPUs that share the uplink",

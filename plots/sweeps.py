@@ -160,7 +160,6 @@ def _draw_panels(
     places = {value: float(place) for place, value in enumerate(values)}
     made = panels(
         titles,
-        columns=2,
         row_inches=1.3,
         legend=handles(legend, shown, ideal=True, lines=True),
         xlabel=sweep.label,
@@ -183,16 +182,12 @@ def knee(sizing: pd.DataFrame, curves: pd.DataFrame) -> Figure:
     shown = [row for row in style.records(sizing) if row["search"] in set(curves["search"])]
     if not shown:
         raise ConfigError("sizing: found no search that applies; allowed: a system with one of the resources")
+    target = Line2D([], [], **style.DASHES, label="target")
     answer = Line2D([], [], **{**_ANSWER.curve(), "linestyle": "none", "markersize": 7})
     made = panels(
         _titles(sizing, shown),
-        columns=2,
         row_inches=1.45,
-        legend=[
-            *handles([_SIMULATED, BOUND_LOOK], lines=True),
-            Line2D([], [], **style.DASHES, label="target"),
-            answer,
-        ],
+        legend=[*handles([_SIMULATED, BOUND_LOOK], lines=True), target, answer],
         ylabel=TITLES["performance"],
         shared="y",
     )

@@ -25,6 +25,7 @@ from g10sim.experiment.run import Outcome, Running, ignore, run_experiment
 from g10sim.experiment.workers import Executor
 from g10sim.policies.interface.registry import find
 from g10sim.results.columns import OK, SHOWN, UNSUPPORTED, metric_columns, tiers_of
+from g10sim.results.reading import records
 from g10sim.results.seeds import order_lines, over_seeds
 
 if TYPE_CHECKING:
@@ -222,8 +223,7 @@ def _averaged(rows: list[dict[str, Any]], outcome: Outcome) -> list[dict[str, An
     metrics = metric_columns(tiers_of(outcome.columns))
     names = [column for column in outcome.columns if column not in metrics]
     figures = [*_FIGURES, "steady"]
-    table = over_seeds(pd.DataFrame(rows, columns=[*names, *figures]), figures)
-    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+    return records(over_seeds(pd.DataFrame(rows, columns=[*names, *figures]), figures))
 
 
 def _verdict(steady: float | None) -> str:
