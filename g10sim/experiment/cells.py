@@ -188,10 +188,7 @@ def load_input(named: TraceInput) -> Trace:
         )
     if not named.gpu:
         return trace
-    from g10sim.analysis.gpus import (
-        load_gpu,  # loads tables that few runs need
-        retimed,
-    )
+    from g10sim.analysis.gpus import load_gpu, retimed  # loads tables that few runs need
 
     return retimed(trace, load_gpu(named.gpu), named.path)
 

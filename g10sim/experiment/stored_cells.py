@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -260,11 +259,8 @@ def seconds_of(directory: Path, cell: int) -> float:
 
     Raises ConfigError where no file says so.
     """
-    import pandas as pd
-
-    content = reading.read_checked(directory, reading.TIMING, reading.read_provenance(directory))
-    timing = pd.read_csv(io.BytesIO(content)).set_index("cell")
-    return float(timing["cpu_seconds"].get(cell, 0.0))
+    timing = reading.read_csv(directory, reading.TIMING, reading.read_provenance(directory))
+    return float(timing.set_index("cell")["cpu_seconds"].get(cell, 0.0))
 
 
 def _with(cell: Cell, part: str, spec: Spec) -> Cell:

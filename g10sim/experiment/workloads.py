@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,15 +39,12 @@ class Workloads:
         self._loaded: dict[tuple[Path, str], tuple[TraceFacts, list[int], int]] = {}
         self._of_times: dict[tuple[str, str, int], str] = {}
         self.timed_for: dict[tuple[str, str], str] = {}
-        self._files = self._found(config.workload.trace)
-        self.count = max(1, len(self._files))
-
-    def _found(self, patterns: Sequence[str]) -> list[tuple[str, Path]]:
         found: list[tuple[str, Path]] = []
-        for number, pattern in enumerate(patterns):
-            with self._document.blaming(("workload", "trace", number)):
-                found += find_files(pattern, self._document.directory)
-        return list(dict.fromkeys(found))
+        for number, pattern in enumerate(config.workload.trace):
+            with document.blaming(("workload", "trace", number)):
+                found += find_files(pattern, document.directory)
+        self._files = list(dict.fromkeys(found))
+        self.count = max(1, len(self._files))
 
     def jobs(self, config: RunConfig, position: int, seed: int) -> tuple[CellJob, ...]:
         """Jobs of a cell: one with the trace at a position, or those of the configuration.
