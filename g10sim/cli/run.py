@@ -73,13 +73,9 @@ def run(
     with terminal.telling_what_is_read() if verbose else nullcontext():
         document = with_policies(load_run(config, settings or ()), policies or ())
         with CellProgress() as bar:
-            outcome = run_experiment(
-                document,
-                output=output,
-                check=check,
-                limit=None if yes else _MANY_CELLS,
-                **bar.running(executor, force=force, told=warn_once),
-            )
+            running = bar.running(executor, force=force, told=warn_once)
+            limit = None if yes else _MANY_CELLS
+            outcome = run_experiment(document, output=output, check=check, limit=limit, **running)
     _show(outcome)
     _summarize(outcome)
     for warning in outcome.warnings:
