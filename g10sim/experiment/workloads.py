@@ -98,20 +98,19 @@ class Workloads:
         """Read a trace, unless it was for another clock. Raises TraceError, or ConfigError for its times."""
         key = path, "" if gpu is None else gpu.name
         if key not in self._loaded:
-            trace = load_trace(path)
-            sha256, sends, on_cpu = trace_hash(trace), bool(trace.link_kernels), first_on_cpu(trace)
+            trace = given = load_trace(path)
             if gpu is not None:
                 from g10sim.analysis.gpus import retimed
 
                 with self._document.blaming(("workload", "kernel_times")):
-                    trace = retimed(trace, gpu, name)
+                    trace = retimed(given, gpu, name)
             facts = TraceFacts(
-                sha256=sha256,
+                sha256=trace_hash(given),
                 model=trace.model,
                 batch_size=trace.batch_size,
-                sends=sends,
+                sends=bool(given.link_kernels),
                 origin=dict(trace.origin),
-                on_cpu=on_cpu,
+                on_cpu=first_on_cpu(given),
                 times=untimed(trace),
             )
             self._loaded[key] = facts, each(trace.kernels, attrgetter("duration")), trace.ticks_per_second

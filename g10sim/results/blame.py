@@ -52,9 +52,8 @@ def within(moves: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
     found = pd.DataFrame(moves[(moves["end"] > start) & (moves["start"] < end)])
     length = (found["end"] - found["start"]).clip(lower=1)
     first, last = found["start"].clip(lower=start), found["end"].clip(upper=end)
-    share = (last - first) / length
-    cut = found.assign(start=first, end=last, size_bytes=found["size_bytes"] * share)
-    return cut.reset_index(drop=True)
+    sizes = found["size_bytes"] * ((last - first) / length)
+    return found.assign(start=first, end=last, size_bytes=sizes).reset_index(drop=True)
 
 
 def tensor_waits(

@@ -74,30 +74,18 @@ def closed_form_of(workload: Workload, system: SystemSpec, *, steady: bool) -> B
     return _bound(Same(executed), bound_machine(system, workload.jobs[0].gpu), steady=steady)
 
 
-def bound_of(
-    workload: Workload, system: SystemSpec, conditions: Conditions, *, steady: bool
-) -> tuple[Bound | None, str]:
-    """Return the closed form that holds for all iterations of a run, or for ``steady`` ones, and its kind.
-
-    Where none holds, that is None and the reason.
-    """
-    reason = conditions.obstacle(workload)
-    if reason:
-        return None, f"{NO_BOUND}: {reason}"
-    try:
-        found = closed_form_of(workload, system, steady=steady)
-    except CapacityError as error:
-        return None, f"{NO_BOUND}: {error}"
-    return found, found.kind
-
-
 def bound_row(workload: Workload, system: SystemSpec, conditions: Conditions, row: Row) -> Row:
-    """Return the columns ``BOUND`` of a row of results; where no bound holds only ``bound_kind``."""
+    """Return the columns ``BOUND`` of a row of results; where no bound holds only ``bound_kind``.
+
+    The bound is the closed form, for the average of steady iterations or for every single one.
+    """
+    if reason := conditions.obstacle(workload):
+        return {"bound_kind": f"{NO_BOUND}: {reason}"}
     reports_last = conditions.behaviour.reported_iteration == "last"
-    steady = reports_last and bool(row.get("steady"))
-    found, kind = bound_of(workload, system, conditions, steady=steady)
-    if found is None:
-        return {"bound_kind": kind}
+    try:
+        found = closed_form_of(workload, system, steady=reports_last and bool(row.get("steady")))
+    except CapacityError as error:
+        return {"bound_kind": f"{NO_BOUND}: {error}"}
     exec_cycles = int(row["exec_cycles"])
     share = found.cycles / exec_cycles if exec_cycles else 1.0
-    return {"bound_cycles": found.cycles, "bound_kind": kind, "of_bound": share}
+    return {"bound_cycles": found.cycles, "bound_kind": found.kind, "of_bound": share}

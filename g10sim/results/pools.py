@@ -200,13 +200,8 @@ class SmartPool:
         self._operations.append(operation)
         period = self._detector.observe(value)
         if period is not None and self._plan is None:
-            self._plan = plan_pool(
-                self._operations,
-                self._detector.values,
-                period,
-                fit=self._fit,
-                alignment_bytes=ALIGNMENT_BYTES,
-            )
+            seen = self._operations, self._detector.values
+            self._plan = plan_pool(*seen, period, fit=self._fit, alignment_bytes=ALIGNMENT_BYTES)
         return -1
 
     def _begin_to_follow(self) -> None:
