@@ -19,8 +19,7 @@ from g10sim.files import replacing, stamp, write_csv, writing
 from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
 from g10sim.registry import not_found
 from g10sim.results import reading
-from g10sim.results.choosing import rows_where, several_values
-from g10sim.results.swept import swept_keys
+from g10sim.results.swept import rows_where, several_values, swept_keys
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -55,7 +55,7 @@ def line(points: Points) -> list[Figure]:
     Policies without a parameter that is on the axis are level lines. Returns a figure per page.
     """
     places = _places(points.x)
-    made = _pages(points, list(points.panels.values()), columns=2, row_inches=_LINE_INCHES, lines=True)
+    made = _pages(points, list(points.panels.values()), _LINE_INCHES, columns=2, lines=True, shared="xy")
     for axes, panel in _panels(made, list(points.panels)):
         _set_scale(axes, points)
         found = points.of_panel(panel)
@@ -76,7 +76,7 @@ def bar(points: Points) -> list[Figure]:
     columns = 2 if widest <= _BESIDE_EACH_OTHER else 1
     ticks = _ticks(list(points.x.texts.values()), _ROOM * 2 // columns // max(1, len(points.x.texts) // most))
     titles = [points.panels[panel] for panel, _ in rows]
-    made = _pages(points, titles, columns=columns, row_inches=_BAR_INCHES + ticks.inches, shared="y")
+    made = _pages(points, titles, _BAR_INCHES + ticks.inches, columns=columns, lines=False, shared="y")
     labels = dict(zip(points.x.texts, ticks.labels, strict=True))
     for axes, (panel, group) in _panels(made, rows):
         _set_scale(axes, points)
@@ -131,13 +131,7 @@ DRAWINGS: Mapping[str, Callable[[Points], list[Figure]]] = {"line": line, "bar":
 
 
 def _pages(
-    points: Points,
-    titles: Sequence[str],
-    *,
-    columns: int,
-    row_inches: float,
-    lines: bool = False,
-    shared: str = "xy",
+    points: Points, titles: Sequence[str], row_inches: float, *, columns: int, lines: bool, **options: Any
 ) -> list[panels.Panels]:
     looks = points.hues.values() if points.roles.hue else ()
     titles = [_title(title, _HALF_TITLE if columns == 2 else _WHOLE_TITLE) for title in titles]
@@ -148,10 +142,9 @@ def _pages(
         row_inches=row_inches + _TITLE_LINE_INCHES * (_most_lines(titles) - 1),
         legend=legend,
         legend_title=points.hue_title,
-        legend_columns=4,
         xlabel=points.x.label,
         ylabel=points.label,
-        shared="y" if shared == "y" else "xy",
+        **options,
     )
 
 

@@ -56,7 +56,6 @@ def fig11(results: pd.DataFrame, *, whole: pd.DataFrame | None = None) -> Figure
         ylabel=TITLES["performance"],
         xlabel=style.below(results, "model, batch size"),
         legend=panels.handles(policies.values(), shown, ideal=True, bound=bool(best)),
-        legend_columns=4,
     )
     for axes, row in zip(made.axes, panels.trace_rows(traces), strict=True):
         panels.draw_ideal(axes)
@@ -65,9 +64,7 @@ def fig11(results: pd.DataFrame, *, whole: pd.DataFrame | None = None) -> Figure
     return made.figure
 
 
-def fig11b(results: pd.DataFrame, *, whole: pd.DataFrame | None = None) -> Figure:
-    """Draw what :func:`fig11` draws, of traces with the kernel times of the paper."""
-    return fig11(results, whole=whole)
+fig11b = fig11
 
 
 def fig12(results: pd.DataFrame) -> Figure:
@@ -142,7 +139,6 @@ def fig15(results: pd.DataFrame) -> Figure:
         columns=2 if widest <= _BARS_BESIDE_EACH_OTHER else 1,
         row_inches=1.25,
         legend=panels.handles(policies.values(), shown, ideal=True, bound=bool(best)),
-        legend_columns=4,
         xlabel=style.below(results, "batch size"),
         ylabel=TITLES["samples_per_s"],
     )
@@ -179,7 +175,6 @@ def bound(results: pd.DataFrame) -> Figure:
         ylabel="bound / time (best = 1)",
         xlabel=style.below(results, "model, batch size"),
         legend=panels.handles(policies.values(), shown, bound=True),
-        legend_columns=4,
     )
     for axes in made.axes:
         panels.draw_level(axes, panels.BOUND_LOOK)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -20,38 +22,29 @@ from g10sim.results.reading import of_cell, seconds_per_cycle
 _GIB, _MIB = 2**30, 2**20
 _LEAST_GIB = 0.1
 _STEPS = 120
-_KERNELS = "kernel (in the order of the iteration)"
 _ALIVE, _IN_USE = Look(SKY, label="all live tensors"), Look(BLUE, label="active tensors")
 _POOLS = (Look(GREY), Look(ORANGE, "////"), Look(BLUE), Look(SKY, "...."))
 
 
 def fig2(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
     """Draw memory of all live and of active tensors over the kernels; the dashes are the GPU's memory."""
-    found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
-    begins = [panels.micro_batches_begin(rows, "kernel") for _, rows in found]
     gpu_memory = Line2D([], [], label="GPU memory", **style.DASHES)
-    made = panels.panels(
-        [trace.title for trace, _ in found],
-        columns=3,
-        row_inches=1.25,
-        legend=[*panels.handles([_ALIVE, _IN_USE]), gpu_memory, *panels.beginnings_legend(chain(*begins))],
-        xlabel=_KERNELS,
-        ylabel="memory (GiB)",
-        shared="y",
+    legend = [*panels.handles([_ALIVE, _IN_USE]), gpu_memory]
+    figure, shown = _over_kernels(
+        results, working_sets, legend, legend_columns=3, ylabel="memory (GiB)", shared="y"
     )
-    most = max(rows.groupby("kernel")["live_bytes"].sum().max() for _, rows in found) / _GIB
+    most = max(rows.groupby("kernel")["live_bytes"].sum().max() for _, rows in shown) / _GIB
     gpu_gib = float((results["footprint_bytes"] / results["oversubscription"]).iloc[0]) / _GIB
-    for axes, (_, rows), places in zip(made.axes, found, begins, strict=True):
-        panels.mark_beginnings(axes, places)
+    for axes, rows in shown:
         for column, look in (("live_bytes", _ALIVE), ("active_bytes", _IN_USE)):
-            shown = peaks(rows, column).sum(axis="columns")
-            axes.fill_between(shown.index, shown, step="mid", linewidth=0, facecolor=look.colour)
+            drawn = peaks(rows, column).sum(axis="columns")
+            axes.fill_between(drawn.index, drawn, step="mid", linewidth=0, facecolor=look.colour)
         axes.axhline(gpu_gib, **style.DASHES)
         axes.set_xlim(0, rows["kernel"].max())
         panels.logarithmic(axes, y=True)
         axes.set_ylim(_LEAST_GIB, 1.5 * max(most, gpu_gib))
         axes.locator_params(axis="x", nbins=3)
-    return made.figure
+    return figure
 
 
 def fig20(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
@@ -70,7 +63,6 @@ def fig3(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     models = style.by_model(style.trace_names(style.that_ran(results)))
     made = panels.panels(
         list(models),
-        columns=2,
         row_inches=1.35,
         xlabel="length of the inactive period (s)",
         ylabel="inactive periods (%)",
@@ -95,10 +87,8 @@ def fig4(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     looks = {kind: look for kind, look in style.KINDS.items() if kind in set(inactive_periods["kind"])}
     made = panels.panels(
         [trace.line for trace in traces],
-        columns=2,
         row_inches=1.4,
         legend=[Line2D([], [], **{**look.curve(), "linestyle": "none"}) for look in looks.values()],
-        legend_columns=4,
         xlabel="length of the inactive period (s)",
         ylabel="size of the tensor (MiB)",
         shared="xy",
@@ -147,21 +137,10 @@ def peaks(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def _draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str, ylabel: str) -> Figure:
     """Draw a column of the table, in GiB, as areas of the kinds of tensors on top of each other."""
-    found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
-    begins = [panels.micro_batches_begin(rows, "kernel") for _, rows in found]
     most = working_sets.groupby("kind")[column].max()
     looks = {kind: look for kind, look in style.KINDS.items() if most.get(kind, 0)}
-    made = panels.panels(
-        [trace.title for trace, _ in found],
-        columns=3,
-        row_inches=1.25,
-        legend=[*panels.handles(looks.values()), *panels.beginnings_legend(chain(*begins))],
-        legend_columns=4,
-        xlabel=_KERNELS,
-        ylabel=ylabel,
-    )
-    for axes, (_, rows), places in zip(made.axes, found, begins, strict=True):
-        panels.mark_beginnings(axes, places)
+    figure, shown = _over_kernels(results, working_sets, panels.handles(looks.values()), ylabel=ylabel)
+    for axes, rows in shown:
         table = peaks(rows, column)
         bottom = 0 * table.index
         for kind in [kind for kind in looks if kind in table]:
@@ -171,7 +150,26 @@ def _draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str
         axes.set_xlim(0, table.index[-1])
         axes.set_ylim(bottom=0)
         axes.locator_params(nbins=3)
-    return made.figure
+    return figure
+
+
+def _over_kernels(
+    results: pd.DataFrame, working_sets: pd.DataFrame, legend: Sequence[Artist], **options: Any
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Make a panel per trace, in which micro-batches are marked; return each with the rows of its trace."""
+    found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
+    begins = [panels.micro_batches_begin(rows, "kernel") for _, rows in found]
+    made = panels.panels(
+        [trace.title for trace, _ in found],
+        columns=3,
+        row_inches=1.25,
+        legend=[*legend, *panels.beginnings_legend(chain(*begins))],
+        xlabel="kernel (in the order of the iteration)",
+        **options,
+    )
+    for axes, places in zip(made.axes, begins, strict=True):
+        panels.mark_beginnings(axes, places)
+    return made.figure, [(axes, rows) for axes, (_, rows) in zip(made.axes, found, strict=True)]
 
 
 def _traces(results: pd.DataFrame) -> Iterator[tuple[style.TraceName, dict[str, Any]]]:

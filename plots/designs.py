@@ -99,9 +99,9 @@ def vdnn_bandwidth(results: pd.DataFrame) -> Figure:
     variants, traces = style.series(dict.fromkeys(shown["variant"])), style.trace_names(shown)
     made = panels.panels(
         [trace.line for trace in traces],
-        columns=2,
         row_inches=1.25,
         legend=panels.handles(variants.values(), lines=True),
+        legend_columns=3,
         xlabel="bandwidth of the link, in each direction (GB/s)",
         ylabel=f"gain of {names[1]} over {names[0]} (%)",
         shared="xy",
@@ -138,7 +138,6 @@ def fragmentation(results: pd.DataFrame) -> Figure:
         "needed",
         ylabel="memory needed\n/ memory in use",
         row_inches=1.5,
-        legend_columns=3,
     )
     for axes in made.axes:
         axes.set_ylim(1, 1.05 * max(1.1, shown["needed"].max()))
@@ -201,9 +200,8 @@ def flash_endurance(results: pd.DataFrame) -> Figure:
         "years",
         ylabel="years to rated\nprogram/erase cycles",
         row_inches=1.5,
-        legend_columns=3,
         level=(_WARRANTY_YEARS, _WARRANTY),
-        shared=True,
+        shared="xy",
     )
     for axes in made.axes:
         panels.logarithmic(axes, y=True)
@@ -232,10 +230,8 @@ def gpus_per_uplink(results: pd.DataFrame) -> Figure:
     traces, models = style.trace_names(shown), list(dict.fromkeys(shown["model"]))
     made = panels.panels(
         [*(trace.line for trace in traces), *(f"{style.model_name(model)}, no loss" for model in models)],
-        columns=2,
         row_inches=1.2,
         legend=panels.handles(policies.values(), shown, ideal=True, lines=True),
-        legend_columns=4,
         xlabel="GPUs that share the uplink",
     )
     for number, (axes, trace) in enumerate(zip(made.axes, traces, strict=False)):

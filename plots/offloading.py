@@ -55,14 +55,7 @@ def decode_gpu_memory(results: pd.DataFrame) -> Figure:
     return charts.line(_shortened(replace(found, label="tokens/s")))[0]
 
 
-def training_traffic(results: pd.DataFrame) -> Figure:
-    """Draw the bytes that a step moves between memories, by policy and direction."""
-    return comparison.fig14(results)
-
-
-def training_lifetime(results: pd.DataFrame) -> Figure:
-    """Draw how long drives last when a training goes on day and night, and the usual warranty."""
-    return designs.flash_endurance(results)
+training_traffic, training_lifetime = comparison.fig14, designs.flash_endurance
 
 
 def rok(results: pd.DataFrame) -> Figure:

@@ -98,10 +98,10 @@ def beginnings_legend(places: Iterable[float]) -> list[Line2D]:
 def panels(
     titles: Sequence[str],
     *,
-    columns: int,
     row_inches: float,
+    columns: int = 2,
     legend: Sequence[Artist] = (),
-    legend_columns: int = 3,
+    legend_columns: int = 4,
     legend_title: str = "",
     xlabel: str = "",
     ylabel: str = "",
@@ -246,27 +246,21 @@ def bars_per_trace(
     bars: tuple[str, Mapping[Any, Look]],
     column: str,
     *,
-    ylabel: str,
-    row_inches: float,
-    legend_columns: int,
     level: tuple[float, Look] | None = None,
-    shared: bool = False,
+    **options: Any,
 ) -> Panels:
     """Draw a panel per trace with a group of bars per value of a column, a bar per value of another.
 
     ``groups`` and ``bars`` are the columns, with labels and looks by value; ``level`` is a line across each
-    panel; ``shared`` panels have one scale.
+    panel; ``options`` are those of :func:`panels`.
     """
     lines = handles([level[1]], lines=True) if level else []
     traces = style.trace_names(shown)
     made = panels(
         [trace.line for trace in traces],
         columns=1,
-        row_inches=row_inches,
         legend=[*handles(bars[1].values(), shown), *lines],
-        legend_columns=legend_columns,
-        ylabel=ylabel,
-        shared="xy" if shared else "",
+        **{"legend_columns": 3, **options},
     )
     for axes, trace in zip(made.axes, traces, strict=True):
         cells = style.cells_by(shown[shown["trace"] == trace.trace], groups[0], bars[0])
@@ -286,27 +280,14 @@ def bars_in_rows(
     traces: Sequence[style.TraceName],
     bars: tuple[str, Mapping[Any, Look]],
     column: str,
-    *,
-    ylabel: str,
-    xlabel: str,
-    legend: Sequence[Artist],
-    legend_columns: int,
+    **options: Any,
 ) -> Panels:
     """Draw rows of traces below each other: a group of bars per trace, a bar per value of another column.
 
-    ``bars`` are that column and the looks of its values.
+    ``bars`` are that column and the looks of its values; ``options`` are those of :func:`panels`.
     """
     rows = trace_rows(traces)
-    made = panels(
-        [""] * len(rows),
-        columns=1,
-        row_inches=1.1,
-        legend=legend,
-        legend_columns=legend_columns,
-        ylabel=ylabel,
-        xlabel=xlabel,
-        shared="y",
-    )
+    made = panels([""] * len(rows), columns=1, row_inches=1.1, shared="y", **options)
     cells = style.cells_by(shown, "trace", bars[0])
     for axes, row in zip(made.axes, rows, strict=True):
         draw_groups(axes, cells, {trace.trace: trace.label for trace in row}, bars[1], column)

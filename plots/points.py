@@ -12,10 +12,9 @@ from g10sim.errors import ConfigError
 from g10sim.looks import Look, distinct
 from g10sim.plots.style import at_bound, looks, series, that_ran, trace_names, without_ideal
 from g10sim.registry import not_found
-from g10sim.results.choosing import several_values
 from g10sim.results.columns import OK, TITLES
 from g10sim.results.seeds import interval
-from g10sim.results.swept import Values, swept_keys, values_of
+from g10sim.results.swept import Values, several_values, swept_keys, values_of
 
 PERFORMANCE = "performance"
 _BOUNDED = (PERFORMANCE, "samples_per_s")
@@ -106,10 +105,10 @@ def points(results: pd.DataFrame, roles: Roles) -> Points:
     shown = shown.assign(**{column: _told(shown[column]) for column in roles.columns})
     _check_single(shown, roles)
     label, factor = _measure(shown, roles.y)
-    ends = {f"value_{end}": shown[column] * factor for end, column in _range_of(shown, roles.y).items()}
-    table = _averaged(
-        shown.assign(value=shown[roles.y] * factor, bound=_bounds(shown, roles.y), **ends), roles
-    )
+    columns = {"value": roles.y, "value_low": f"{roles.y}_low", "value_high": f"{roles.y}_high"}
+    found = {name: shown[column] * factor for name, column in columns.items() if column in shown}
+    bound = at_bound(shown, roles.y) if roles.y in _BOUNDED else math.nan
+    table = _averaged(shown.assign(bound=bound, **found), roles)
     return Points(
         roles,
         table,
@@ -125,12 +124,6 @@ def points(results: pd.DataFrame, roles: Roles) -> Points:
 def _told(values: pd.Series[Any]) -> pd.Series[Any]:
     """Return values with a word where there is none."""
     return pd.Series([NONE if pd.isna(value) else value for value in values], values.index, dtype=object)
-
-
-def _range_of(shown: pd.DataFrame, column: str) -> dict[str, str]:
-    """Return the columns of the ends of a column's range, where results have one."""
-    names = {end: f"{column}_{end}" for end in ("low", "high")}
-    return {end: name for end, name in names.items() if name in shown}
 
 
 def _complete(results: pd.DataFrame, roles: Roles) -> Roles:
@@ -188,10 +181,6 @@ def _averaged(shown: pd.DataFrame, roles: Roles) -> pd.DataFrame:
     if same and len(table):
         table["bound"] = table.groupby(same, dropna=False)["bound"].transform("max")
     return table
-
-
-def _bounds(shown: pd.DataFrame, metric: str) -> pd.Series[float]:
-    return at_bound(shown, metric) if metric in _BOUNDED else pd.Series(math.nan, index=shown.index)
 
 
 def _measure(shown: pd.DataFrame, column: str) -> tuple[str, Any]:

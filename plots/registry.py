@@ -59,9 +59,9 @@ class Entry:
         return [self.draw(part, *tables, **named) for part in parts]
 
 
-def _of(module: str, *entries: Entry) -> tuple[Entry, ...]:
-    """Return figures that are functions of their names in a module."""
-    return tuple(replace(entry, module=module) for entry in entries)
+def _of(module: str, *entries: Entry, **shared: Any) -> tuple[Entry, ...]:
+    """Return figures that are functions of their names in a module, with what they have in common."""
+    return tuple(replace(entry, module=module, **shared) for entry in entries)
 
 
 _PAPER = (
@@ -101,21 +101,13 @@ _PAPER = (
 _BEYOND = (
     *_of("comparison", Entry("bound", "distance of every policy to the bound", most_traces=24)),
     *_of("demand", Entry("pools", "memory pools: footprint over load", tables=("pools",), most_traces=24)),
+    *_of("saved", Entry("swaps", "overhead against GPU memory", "system.gpu.memory")),
     *_of(
         "saved",
-        Entry("swaps", "overhead against GPU memory", "system.gpu.memory"),
-        Entry(
-            "savings",
-            "memory saved and time added, one training at a time",
-            "workload.jobs",
-            tables=("kernels",),
-        ),
-        Entry(
-            "savings_jobs",
-            "memory saved and time added, jobs on one GPU",
-            "workload.jobs",
-            tables=("kernels",),
-        ),
+        Entry("savings", "memory saved and time added, one training at a time"),
+        Entry("savings_jobs", "memory saved and time added, jobs on one GPU"),
+        sweeps="workload.jobs",
+        tables=("kernels",),
     ),
     *_of(
         "designs",
@@ -158,15 +150,16 @@ _ONE_CELL = _of(
     Entry("memory", "memory in use while one cell runs", tables=("memory",)),
     Entry("timeline", "one cell over time", tables=("kernels", "migrations")),
     Entry("stalls", "what the kernels of one cell waited for", tables=("kernels",)),
+    of_one_cell=True,
 )
-_SIZING = (Entry("knee", "performance over one resource, and the least that reaches a target"),)
+_KNEE = Entry("knee", "performance over one resource, and the least that reaches a target", of_sizing=True)
 ENTRIES: Mapping[str, Entry] = {
     entry.name: entry
     for entry in (
         *_PAPER,
         *(replace(entry, beyond_paper=True) for entry in _BEYOND),
-        *(replace(entry, of_one_cell=True) for entry in _ONE_CELL),
-        *(replace(entry, of_sizing=True) for entry in _SIZING),
+        *_ONE_CELL,
+        *_of("sweeps", _KNEE),
     )
 }
 

@@ -120,7 +120,6 @@ def swaps(results: pd.DataFrame) -> Figure:
     legend = [Line2D([], [], **look.curve(), **hollow) for look in lines.values()]
     made = panels(
         [trace.line for trace in traces],
-        columns=2,
         row_inches=1.4,
         legend=[*legend, *handles([], given)],
         legend_columns=3,

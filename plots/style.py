@@ -27,6 +27,7 @@ from g10sim.looks import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, WHITE
 from g10sim.results.columns import OK
 from g10sim.results.legends import designs
 from g10sim.results.reading import MACHINE
+from g10sim.results.reading import records as records
 
 COLUMN_INCHES = 3.3
 """Width of a column: 8.4 cm."""
@@ -231,11 +232,6 @@ class TraceName:
     def batch(self) -> str:
         """Batch size, with what else tells the trace from others of this model and batch size."""
         return f"{self.batch_size} {self.detail}".strip()
-
-
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of a table as mappings from column to value."""
-    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 
 def cells_by(results: pd.DataFrame, *columns: str) -> Cells:

@@ -5,8 +5,8 @@ import json
 import pyarrow as pa
 
 from g10sim.files import file_hash, sealed
-from g10sim.results.keyed import write_keyed
 from g10sim.results.reading import PROVENANCE, RESULTS, read_provenance
+from g10sim.results.written import write_keyed
 
 
 def rewrite(directory, results, **tables):

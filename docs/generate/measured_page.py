@@ -12,7 +12,7 @@ import yaml
 from tables import fill, table
 
 from g10sim.reproduce.measured import ALL, FITTED, MEASURED, NEAR, PREDICTED, SUMMARY, WIDTHS
-from g10sim.results.ranges import order_lines
+from g10sim.results.seeds import order_lines
 
 _MARKED = re.compile(r"(<!-- measured -->\n).*?(<!-- end of measured -->)", re.DOTALL)
 _ALL_PREDICTED = re.compile(rf"^\| {ALL} \| {PREDICTED} \| (.*) \|$", re.MULTILINE)

@@ -34,13 +34,8 @@ def bound(
 ) -> None:
     """Show the time that no paged policy can beat on a trace, and what makes it so."""
     trace, machine = load_trace(file), load_system(system)
-    found = iteration_bound(
-        trace,
-        bound_machine(machine),
-        steady=steady,
-        recompute=recompute,
-        checkpoints=checkpoints if lp or recompute else None,
-    )
+    limits, at = bound_machine(machine), checkpoints if lp or recompute else None
+    found = iteration_bound(trace, limits, steady=steady, recompute=recompute, checkpoints=at)
     alive, memory = rounded_bytes(peak_live_bytes(trace)), rounded_bytes(machine.gpu.memory)
     title = f"{trace.model}, batch size {trace.batch_size}, on {machine.name}"
     say(f"{title}: at most {alive} alive at a time, {memory} of GPU memory")

@@ -12,15 +12,7 @@ from typer import Argument, Option
 from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
 from g10sim.analysis.gpus import GpuTimingSpec, load_gpu
 from g10sim.analysis.throughput import throughput
-from g10sim.capture.manifest import (
-    MANIFEST,
-    Entry,
-    Manifest,
-    described,
-    other_versions,
-    read_manifest,
-    write_manifest,
-)
+from g10sim.capture import manifest as manifests
 from g10sim.capture.source import torchvision_misfit
 from g10sim.cli import options
 from g10sim.cli.output import say, show_table, warn
@@ -118,12 +110,12 @@ def recapture(
     gpu: Annotated[str | None, Option(help="GPU in place of those of the commands, with -o.")] = None,
 ) -> None:
     """Make the traces of a manifest again, each with its command, and write what came of it."""
-    found = read_manifest(manifest)
+    found = manifests.read_manifest(manifest)
     if gpu is not None:
         if output is None or output.resolve() == manifest.parent.resolve():
             raise ConfigError("--gpu: found without -o; allowed: with -o and another directory")
         load_gpu(gpu)
-        found = Manifest(traces=tuple(entry.on(gpu) for entry in found.traces))
+        found = manifests.Manifest(traces=tuple(entry.on(gpu) for entry in found.traces))
     wanted = among(found.traces, [entry.file for entry in found.traces], only or (), "--only: found")
     directory = manifest.parent if output is None else output
     if not directory.is_dir():
@@ -136,11 +128,12 @@ def recapture(
         path = directory / entry.file
         say(f"{entry.command} -o {path}")
         capture_words(entry.arguments, path)
-        made[entry.file] = described(entry, path)
+        made[entry.file] = manifests.described(entry, path)
         results.append((entry.file, _comparison(entry, made[entry.file])))
     kept = [entry for entry in found.traces if output is None or entry.file in made]
-    entries = tuple(made.get(entry.file, entry) for entry in kept)
-    write_manifest(Manifest(traces=entries), directory / (manifest.name if output is None else MANIFEST))
+    written = manifests.Manifest(traces=tuple(made.get(entry.file, entry) for entry in kept))
+    name = manifest.name if output is None else manifests.MANIFEST
+    manifests.write_manifest(written, directory / name)
     show_table(("trace", "result"), (), results)
 
 
@@ -151,10 +144,10 @@ def capture_words(words: Sequence[str], path: Path) -> None:
     command([*words, "-o", str(path)], standalone_mode=False)
 
 
-def _comparison(before: Entry, now: Entry) -> str:
+def _comparison(before: manifests.Entry, now: manifests.Entry) -> str:
     if not before.sha256:
         return "new"
     if before.sha256 == now.sha256:
         return "the same, byte for byte"
-    others = other_versions(before)
+    others = manifests.other_versions(before)
     return f"changed ({'; '.join(others)})" if others else "changed"

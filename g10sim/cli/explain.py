@@ -12,7 +12,7 @@ from g10sim.cli import options
 from g10sim.cli.output import say, say_json, show_table
 from g10sim.experiment.stored_cells import OpenedCell, WhatIf, changes_of, open_cell, seconds_of, what_if
 from g10sim.explain.cell import describe_cell, kernel_lines, time_shares, told
-from g10sim.results.ranges import range_lines
+from g10sim.results.seeds import range_lines
 
 _MOST_CHANGES, _NEGLIGIBLE = 3, 0.0005
 _PATIENCE = 20

@@ -26,6 +26,11 @@ def output_to(what: str, otherwise: str | bool = True) -> Any:
     return Option("-o", "--output", help=what, show_default=otherwise, parser=_output, metavar="<path>")
 
 
+def workers_option(otherwise: str) -> Any:
+    """Return the option for how many cells run at a time; ``otherwise`` says how many without it."""
+    return Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default=otherwise)
+
+
 def _output(given: str | Path) -> Path:
     """Read what is written to: an empty path would be the working directory."""
     if not str(given):
@@ -49,9 +54,7 @@ Scheduler = Annotated[
         metavar="ADDRESS",
     ),
 ]
-Workers = Annotated[
-    int | None, Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="1")
-]
+Workers = Annotated[int | None, workers_option("1")]
 Settings = Annotated[
     list[str] | None,
     Option(

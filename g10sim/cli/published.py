@@ -97,13 +97,10 @@ def claims(
     listed = claim_list.load_claims(claims_list)
     chosen = listed.of(names_in("--system", system))
     with CellProgress() as bar:
+        data = _reference(reference)
+        running = bar.running(choose_executor(workers, scheduler), force=force)
         findings, outcomes = claim_list.check_claims(
-            listed,
-            chosen,
-            output,
-            quick=quick,
-            reference=_reference(reference),
-            **bar.running(choose_executor(workers, scheduler), force=force),
+            listed, chosen, output, quick=quick, reference=data, **running
         )
     _show_findings(findings)
     say(f"{claim_list.CLAIMS}, cells and results in {output}")
@@ -158,12 +155,9 @@ def measured(
     """
     rows = measurements.of_classes(measurements.load_measured(rows_list), names_in("--class", classes))
     with CellProgress() as bar:
-        judged = measurements.check_measured(
-            rows,
-            output,
-            capture=None if quick else _capture,
-            **bar.running(choose_executor(workers, scheduler), force=force),
-        )
+        running = bar.running(choose_executor(workers, scheduler), force=force)
+        capture = None if quick else _capture
+        judged = measurements.check_measured(rows, output, capture=capture, **running)
     _show_judged(judged)
     simulated = [one for one in judged if not one.row.spec.cannot]
     for one in judged:

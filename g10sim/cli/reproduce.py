@@ -30,10 +30,7 @@ ALL = "all"
 def reproduce(
     figures: Annotated[str | None, options.only("these figures", such_as="fig11,fig15")] = None,
     output: Annotated[Path, options.output_to("Directory of results and pictures.")] = Path("results/paper"),
-    workers: Annotated[
-        int | None,
-        Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="all cores"),
-    ] = None,
+    workers: Annotated[int | None, options.workers_option("all cores")] = None,
     scheduler: options.Scheduler = None,
     settings: options.Settings = None,
     policies: options.AddPolicy = None,

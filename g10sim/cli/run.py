@@ -25,8 +25,8 @@ from g10sim.experiment.run import Outcome, Running, ignore, run_experiment
 from g10sim.experiment.workers import Executor
 from g10sim.policies.interface.registry import find
 from g10sim.results.columns import OK, SHOWN, UNSUPPORTED, metric_columns, tiers_of
-from g10sim.results.ranges import order_lines
-from g10sim.results.seeds import over_seeds
+from g10sim.results.reading import records
+from g10sim.results.seeds import order_lines, over_seeds
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -73,13 +73,9 @@ def run(
     with terminal.telling_what_is_read() if verbose else nullcontext():
         document = with_policies(load_run(config, settings or ()), policies or ())
         with CellProgress() as bar:
-            outcome = run_experiment(
-                document,
-                output=output,
-                check=check,
-                limit=None if yes else _MANY_CELLS,
-                **bar.running(executor, force=force, told=warn_once),
-            )
+            running = bar.running(executor, force=force, told=warn_once)
+            limit = None if yes else _MANY_CELLS
+            outcome = run_experiment(document, output=output, check=check, limit=limit, **running)
     _show(outcome)
     _summarize(outcome)
     for warning in outcome.warnings:
@@ -223,8 +219,7 @@ def _averaged(rows: list[dict[str, Any]], outcome: Outcome) -> list[dict[str, An
     metrics = metric_columns(tiers_of(outcome.columns))
     names = [column for column in outcome.columns if column not in metrics]
     figures = [*_FIGURES, "steady"]
-    table = over_seeds(pd.DataFrame(rows, columns=[*names, *figures]), figures)
-    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+    return records(over_seeds(pd.DataFrame(rows, columns=[*names, *figures]), figures))
 
 
 def _verdict(steady: float | None) -> str:

@@ -47,14 +47,8 @@ def size(
     listed, document = load_prices(prices), load_run(config, settings or ())
     directory = output or Path("results") / f"{document.data['name']}-size"
     with CellProgress() as bar:
-        found = find_least(
-            document,
-            goal,
-            resources,
-            listed,
-            directory,
-            **bar.running(choose_executor(workers, scheduler), force=force),
-        )
+        running = bar.running(choose_executor(workers, scheduler), force=force)
+        found = find_least(document, goal, resources, listed, directory, **running)
     _show(found)
     say(f"results in {directory / SIZING}")
     if any(search.configured is not None for search in found.searches):

@@ -85,7 +85,7 @@ def _described(name: str) -> dict[str, Any]:
 def _facts(name: str, policy: type[Policy]) -> dict[str, object]:
     """Return what a policy is, with the defaults of its parameters: null for one that has to be given."""
     given = inspect.signature(policy).parameters.values()
-    defaults = {one.name: None if one.default is inspect.Parameter.empty else one.default for one in given}
+    defaults = {one.name: None if one.default is one.empty else one.default for one in given}
     return {
         "name": name,
         "label": policy.label,
@@ -97,8 +97,5 @@ def _facts(name: str, policy: type[Policy]) -> dict[str, object]:
 
 def _parameters(policy: type[Policy]) -> list[str]:
     """Return parameters as ``name = default``; one without default has only its name."""
-    lines = []
-    for parameter in inspect.signature(policy).parameters.values():
-        given = parameter.default
-        lines.append(parameter.name if given is inspect.Parameter.empty else f"{parameter.name} = {given!r}")
-    return lines
+    given = inspect.signature(policy).parameters.values()
+    return [one.name if one.default is one.empty else f"{one.name} = {one.default!r}" for one in given]

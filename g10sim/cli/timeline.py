@@ -12,9 +12,9 @@ from typer import Option
 from g10sim.cli.options import CellNumber, PolicyName, ResultsDirectory, TraceName, Where, where_values
 from g10sim.cli.output import say
 from g10sim.errors import ConfigError
-from g10sim.results.choosing import rows_where
-from g10sim.results.keyed import TIMELINE, timeline_name
 from g10sim.results.reading import read_checked, read_provenance, read_results, row_of_cell
+from g10sim.results.swept import rows_where
+from g10sim.results.written import TIMELINE, timeline_name
 
 _PERFETTO = "https://ui.perfetto.dev"
 _HOST, _PORT = "127.0.0.1", 9001

@@ -20,6 +20,7 @@ from g10sim.experiment.program import program
 from g10sim.experiment.reads import Now, reads
 from g10sim.experiment.store import CellStore
 from g10sim.files import data_hash
+from g10sim.grouping import Same
 from g10sim.policies.interface import registry
 from g10sim.policies.interface.policy import Policy
 from g10sim.results.columns import Row
@@ -154,7 +155,7 @@ class Cell:
             ],
             "exchange": None if self.exchange is None else self.exchange.model_dump(mode="json"),
             "sharing": self.sharing.model_dump(mode="json"),
-            "system": _described(_Same(self.system)),
+            "system": _described(Same(self.system)),
             "behaviour": self.behaviour.model_dump(mode="json"),
             "variation": None if self.variation is None else self.variation.model_dump(),
             "seed": self.seed,
@@ -166,25 +167,12 @@ class Cell:
         return json.dumps(settings, sort_keys=True, default=str)
 
 
-@dataclass(frozen=True, eq=False)
-class _Same:
-    """A system as the key of a cache: the same object, where comparing values would take as long."""
-
-    system: SystemSpec
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.system is self.system
-
-    def __hash__(self) -> int:
-        return id(self.system)
-
-
 _NO_NUMBERS: Any = {"name": True, "description": True, "sources": True, "gpu": {"name"}}
 
 
 @lru_cache(maxsize=16)  # neighbouring cells have one system
-def _described(same: _Same) -> dict[str, Any]:
-    return same.system.model_dump(mode="json", exclude=_NO_NUMBERS)
+def _described(same: Same[SystemSpec]) -> dict[str, Any]:
+    return same.value.model_dump(mode="json", exclude=_NO_NUMBERS)
 
 
 def load_input(named: TraceInput) -> Trace:
@@ -200,10 +188,7 @@ def load_input(named: TraceInput) -> Trace:
         )
     if not named.gpu:
         return trace
-    from g10sim.analysis.gpus import (
-        load_gpu,  # loads tables that few runs need
-        retimed,
-    )
+    from g10sim.analysis.gpus import load_gpu, retimed  # loads tables that few runs need
 
     return retimed(trace, load_gpu(named.gpu), named.path)
 

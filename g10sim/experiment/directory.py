@@ -18,8 +18,8 @@ from g10sim.experiment.uncertainty import CASES_COLUMNS, all_cells, case_rows, w
 from g10sim.files import data_hash, sealed, write_csv, write_json, write_yaml, writing
 from g10sim.results.columns import FURTHER, JOBS, OK, metric_columns
 from g10sim.results.legends import ATTRIBUTE, legends
-from g10sim.results.ranges import CASES, range_columns, ranged_names
 from g10sim.results.reading import CONFIGURATION, PICTURES, PROVENANCE, REPORT, RESULTS, TIMED_FOR, TIMING
+from g10sim.results.seeds import CASES, range_columns, ranged_names
 from g10sim.results.swept import as_number
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")

@@ -76,7 +76,7 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
     wall, cpu = time.perf_counter(), time.process_time()
     store, hooks = CellStore(task.directory), TimeInHooks()
 
-    def result(status: str, message: str, rows: Sequence[Row] = ()) -> CellResult:
+    def result(status: str, message: str, rows: Sequence[Row] = (), **more: Any) -> CellResult:
         timing = {
             "wall_seconds": round(time.perf_counter() - wall, 6),
             "cpu_seconds": round(time.process_time() - cpu, 6),
@@ -85,19 +85,19 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
             "peak_memory_bytes": peak_memory_bytes(),
             "worker": worker,
         }
-        return CellResult(status, message, tuple(rows), timing)
+        return CellResult(status, message, tuple(rows), timing, **more)
 
     try:
         with _reads(task) as read, time_in_hooks(hooks):
             return _attempt(task.cell, store, read, result)
     except G10SimError as error:
-        return replace(result(FAILED, one_line(error)), traceback=traceback.format_exc())
+        return result(FAILED, one_line(error), traceback=traceback.format_exc())
     except BaseException as error:  # a plug-in may raise anything; the process that asked has signals blocked
         if not isinstance(error, Exception) and not own_lines(error):
             raise
         kind = "internal error" if isinstance(error, Exception) else f"policy {task.cell.policy['name']}"
         message = f"{kind}: {type(error).__name__}: {one_line(error)}{own_lines(error)}"
-        return replace(result(FAILED, message), traceback=traceback.format_exc())
+        return result(FAILED, message, traceback=traceback.format_exc())
 
 
 def _reads(task: CellTask) -> AbstractContextManager[Reads]:
@@ -118,8 +118,8 @@ def _attempt(cell: Cell, store: CellStore, read: Reads, result: Callable[..., Ce
     except UnsupportedError as error:
         verdict = one_line(error)
     except G10SimError as error:
-        failed = result(FAILED, one_line(error))
-        return replace(failed, origin=_origin(cell, read), traceback=traceback.format_exc())
+        where = traceback.format_exc()
+        return result(FAILED, one_line(error), origin=_origin(cell, read), traceback=where)
     again = replace(cell)
     if again.settings != cell.settings:
         raise InvariantError(f"settings of a cell: found {again.settings}; allowed: {cell.settings}")
@@ -128,16 +128,15 @@ def _attempt(cell: Cell, store: CellStore, read: Reads, result: Callable[..., Ce
     origin = _origin(cell, read)
     changed = read.mixed or Now().first_change(origin, own=False)
     if changed:
-        return replace(result(CHANGED, f"{changed}: was changed while the cell ran"), origin=origin)
+        return result(CHANGED, f"{changed}: was changed while the cell ran", origin=origin)
     try:
         if records is None:
-            found, tables = result(UNSUPPORTED, verdict), tuple[str, ...]()
+            found, tables = result(UNSUPPORTED, verdict, origin=origin), tuple[str, ...]()
         else:
             tables = cell.tables
             shown = as_recorded(workload, cell.system, policy) if tables else workload
             store.save_tables(origin["stored"], tables, records, shown, cell.system, origin["key"])
-            found = result(OK, records.note, rows)
-        found = replace(found, origin=origin)
+            found = result(OK, records.note, rows, origin=origin)
         kept = {name: value for name, value in vars(found).items() if name != "traceback"}
         store.save(origin["stored"], kept, tables)
     except OSError as error:

@@ -192,7 +192,6 @@ def _run(
                 outcomes[name] = _finished(files)
                 ended(name, outcomes[name])
 
-    store.prepare()
     with store.alone():
         known.save()
         try:
@@ -263,7 +262,6 @@ def run_cells(
         for cell in equal[name]:
             running.get("progress", ignore)(cell, result)
 
-    store.prepare()
     with store.alone():
         waiting, reused = {key: same[0] for key, same in equal.items()}, 0
         for key in waiting if running.get("force") else ():

@@ -22,7 +22,7 @@ from g10sim.experiment.known_traces import KnownTraces
 from g10sim.files import file_hash, replacing, sealed, stamped, unsealed, writing
 from g10sim.records import RunRecords
 from g10sim.results.columns import OK
-from g10sim.results.keyed import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed
+from g10sim.results.written import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed
 from g10sim.trace.workload import Job, Workload
 
 if TYPE_CHECKING:
@@ -74,13 +74,15 @@ class CellStore:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the directory against other runs, also within itself; it ends with the process at the latest.
+        """Make the directories and lock them against other runs; it ends with the process at the latest.
 
-        Raises ConfigError if another run holds the lock. Does nothing on file systems without locks.
+        Within the block the same store may do so again. Raises ConfigError if they cannot be written, or if
+        another run holds the lock. Nothing is locked on file systems without locks.
         """
         if self._is_alone:
             yield
             return
+        self.prepare()
         self._lock = self._locked()
         self._is_alone = True
         try:
@@ -97,14 +99,13 @@ class CellStore:
         lock = os.open(self._cells / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(lock)
-            raise ConfigError(
-                f"output {self.directory}: is being written by another run; allowed: another directory, or "
-                "the same one when that run has ended"
-            ) from error
         except OSError as error:
             os.close(lock)
+            if isinstance(error, BlockingIOError):
+                raise ConfigError(
+                    f"output {self.directory}: is being written by another run; allowed: another directory, "
+                    "or the same one when that run has ended"
+                ) from error
             if error.errno not in _NO_LOCKS:
                 raise
             return None
@@ -177,8 +178,9 @@ class CellStore:
         for table in tables:
             with _lasting(self.table(key, table)) as temporary:
                 if table == TIMELINE:
-                    timeline = chrome_trace(workload, system, records, carried)
-                    temporary.write_bytes(_compressed(timeline))
+                    text = json.dumps(chrome_trace(workload, system, records, carried), separators=(",", ":"))
+                    # Without a time they are the same bytes every time.
+                    temporary.write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))
                 else:
                     frame = _frame(table, records, workload.jobs, system.gpu.clock)
                     write_keyed(_arrow(frame), {"": carried}, temporary)
@@ -264,11 +266,6 @@ def _undamaged(path: Path) -> Iterator[None]:
             raise
         problem = f"{path}: is damaged"
         raise ConfigError(f"{problem}; allowed: running the same again, which repeats its cell") from error
-
-
-def _compressed(timeline: dict[str, Any]) -> bytes:
-    """Return a timeline as compressed JSON, the same bytes every time."""
-    return gzip.compress(json.dumps(timeline, separators=(",", ":")).encode(), compresslevel=6, mtime=0)
 
 
 def _share(source: Path, target: Path) -> None:

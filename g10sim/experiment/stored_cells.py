@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -25,9 +24,9 @@ from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available, without_plug_ins
 from g10sim.records import Location
 from g10sim.results import reading
-from g10sim.results.choosing import rows_where
 from g10sim.results.columns import OK, metric_columns, tier_columns
 from g10sim.results.legends import policy_labels
+from g10sim.results.swept import rows_where
 from g10sim.sim.preparation import as_recorded
 from g10sim.text import shown
 from g10sim.trace.model import Trace
@@ -260,11 +259,8 @@ def seconds_of(directory: Path, cell: int) -> float:
 
     Raises ConfigError where no file says so.
     """
-    import pandas as pd
-
-    content = reading.read_checked(directory, reading.TIMING, reading.read_provenance(directory))
-    timing = pd.read_csv(io.BytesIO(content)).set_index("cell")
-    return float(timing["cpu_seconds"].get(cell, 0.0))
+    timing = reading.read_csv(directory, reading.TIMING, reading.read_provenance(directory))
+    return float(timing.set_index("cell")["cpu_seconds"].get(cell, 0.0))
 
 
 def _with(cell: Cell, part: str, spec: Spec) -> Cell:

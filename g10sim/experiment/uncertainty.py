@@ -18,7 +18,7 @@ from g10sim.config.tiers import SsdTierSpec
 from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.experiment.cells import Cell, CellResult
 from g10sim.results.columns import OK
-from g10sim.results.ranges import ranged_columns
+from g10sim.results.seeds import ranged_columns
 from g10sim.trace.work import OperatorClass
 
 _KERNELS = {f"kernels_{name or 'unknown'}": name for name in (*map(str, OperatorClass), "")}
@@ -68,9 +68,7 @@ def scaled(system: SystemSpec, factors: Mapping[str, float]) -> SystemSpec:
     """
     links, drives = _fraction(factors["links"]), _fraction(factors["drives"])
     shared = tuple(_slower_link(link, links) for link in system.pcie.shared)
-    nvlink = system.nvlink and system.nvlink.model_copy(
-        update={"bandwidth": _slower(system.nvlink.bandwidth, links)}
-    )
+    nvlink = system.nvlink and _changed(system.nvlink, links, ("bandwidth",), ())
     tier = partial(_slower_tier, links=links, drives=drives)
     return system.model_copy(
         update={
@@ -87,15 +85,11 @@ def _fraction(factor: float) -> Fraction:
     return Fraction(factor).limit_denominator(1_000_000)
 
 
-def _slower(rate: int, factor: Fraction) -> int:
-    return max(1, round(rate / factor))
-
-
 def _changed(spec: Any, factor: Fraction, rates: Sequence[str], times: Sequence[str]) -> Any:
     """Return a part of a system with some of its rates and times changed; what is None stays so."""
     found = {name: getattr(spec, name) for name in (*rates, *times)}
     update = {
-        name: _slower(value, factor) if name in rates else round(value * factor)
+        name: max(1, round(value / factor)) if name in rates else round(value * factor)
         for name, value in found.items()
         if value is not None
     }

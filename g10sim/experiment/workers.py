@@ -169,8 +169,7 @@ class _Worker:
 def _check_files() -> None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < _LEAST_FILES:
-        problem = f"open files: found a limit of {files}"
-        raise ConfigError(f"{problem}; allowed: {_LEAST_FILES} or more (see ulimit -n)")
+        raise ConfigError.at("open files", f"a limit of {files}", f"{_LEAST_FILES} or more (see ulimit -n)")
 
 
 def _context(cells: Sequence[Cell]) -> BaseContext:

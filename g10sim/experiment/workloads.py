@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,15 +39,12 @@ class Workloads:
         self._loaded: dict[tuple[Path, str], tuple[TraceFacts, list[int], int]] = {}
         self._of_times: dict[tuple[str, str, int], str] = {}
         self.timed_for: dict[tuple[str, str], str] = {}
-        self._files = self._found(config.workload.trace)
-        self.count = max(1, len(self._files))
-
-    def _found(self, patterns: Sequence[str]) -> list[tuple[str, Path]]:
         found: list[tuple[str, Path]] = []
-        for number, pattern in enumerate(patterns):
-            with self._document.blaming(("workload", "trace", number)):
-                found += find_files(pattern, self._document.directory)
-        return list(dict.fromkeys(found))
+        for number, pattern in enumerate(config.workload.trace):
+            with document.blaming(("workload", "trace", number)):
+                found += find_files(pattern, document.directory)
+        self._files = list(dict.fromkeys(found))
+        self.count = max(1, len(self._files))
 
     def jobs(self, config: RunConfig, position: int, seed: int) -> tuple[CellJob, ...]:
         """Jobs of a cell: one with the trace at a position, or those of the configuration.
@@ -102,20 +98,19 @@ class Workloads:
         """Read a trace, unless it was for another clock. Raises TraceError, or ConfigError for its times."""
         key = path, "" if gpu is None else gpu.name
         if key not in self._loaded:
-            trace = load_trace(path)
-            sha256, sends, on_cpu = trace_hash(trace), bool(trace.link_kernels), first_on_cpu(trace)
+            trace = given = load_trace(path)
             if gpu is not None:
                 from g10sim.analysis.gpus import retimed
 
                 with self._document.blaming(("workload", "kernel_times")):
-                    trace = retimed(trace, gpu, name)
+                    trace = retimed(given, gpu, name)
             facts = TraceFacts(
-                sha256=sha256,
+                sha256=trace_hash(given),
                 model=trace.model,
                 batch_size=trace.batch_size,
-                sends=sends,
+                sends=bool(given.link_kernels),
                 origin=dict(trace.origin),
-                on_cpu=on_cpu,
+                on_cpu=first_on_cpu(given),
                 times=untimed(trace),
             )
             self._loaded[key] = facts, each(trace.kernels, attrgetter("duration")), trace.ticks_per_second

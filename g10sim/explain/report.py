@@ -25,12 +25,11 @@ from g10sim.files import save_text, stamp
 from g10sim.plots.points import named
 from g10sim.plots.style import IDEAL, looks, records
 from g10sim.results import reading
-from g10sim.results.choosing import differing_keys
 from g10sim.results.columns import FAILED, OK, SHOWN, TITLES, UNSUPPORTED, stall_reasons
-from g10sim.results.keyed import timeline_name
 from g10sim.results.legends import policy_labels
-from g10sim.results.ranges import order_lines
-from g10sim.results.swept import values_of
+from g10sim.results.seeds import order_lines
+from g10sim.results.swept import differing_keys, values_of
+from g10sim.results.written import timeline_name
 
 if TYPE_CHECKING:
     import pandas as pd

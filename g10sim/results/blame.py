@@ -1,19 +1,18 @@
-"""Stalls of an iteration by kernel, tensor and link, from the records."""
+"""Use of links, and stalls of an iteration by kernel, tensor and link, from the records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from g10sim.config.system import SystemSpec
-from g10sim.hardware.links import Topology
-from g10sim.records import Location, StallReason
+from g10sim.hardware.links import Link, Topology
+from g10sim.records import Location, StallReason, TrafficRecord
 from g10sim.results.columns import stall_reasons
 from g10sim.results.reading import covered_until
-from g10sim.results.utilization import path
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -53,9 +52,8 @@ def within(moves: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
     found = pd.DataFrame(moves[(moves["end"] > start) & (moves["start"] < end)])
     length = (found["end"] - found["start"]).clip(lower=1)
     first, last = found["start"].clip(lower=start), found["end"].clip(upper=end)
-    share = (last - first) / length
-    cut = found.assign(start=first, end=last, size_bytes=found["size_bytes"] * share)
-    return cut.reset_index(drop=True)
+    sizes = found["size_bytes"] * ((last - first) / length)
+    return found.assign(start=first, end=last, size_bytes=sizes).reset_index(drop=True)
 
 
 def tensor_waits(
@@ -130,3 +128,62 @@ def _stalled_part(kernels: pd.DataFrame, moves: pd.DataFrame) -> npt.NDArray[np.
     until = covered_until(bounds, waits["start"], waits["start"] + waits["stall_cycles"])
     share: npt.NDArray[np.float64] = np.diff(until).ravel() / np.maximum(1, np.diff(bounds).ravel())
     return share
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Bytes that crossed a link during [start, end] (cycles)."""
+
+    start: int
+    end: int
+    size_bytes: float
+
+
+def link_traffic(
+    system: SystemSpec, traffic: Iterable[TrafficRecord], shortest_cycles: int
+) -> Iterator[tuple[Link, list[Stretch]]]:
+    """Yield each link that bytes crossed, with stretches from the first to the last of them.
+
+    Rates are constant during a stretch, or averages where they change faster than ``shortest_cycles``: pages
+    count when they are whole, so a very short stretch may have one more or one less than its rate says.
+    """
+    topology = Topology(system)
+    users: dict[Link, list[TrafficRecord]] = {link: [] for link in topology.links}
+    for record in traffic:
+        for link in path(topology, record.gpu, record.source, record.target):
+            users[link].append(record)
+    for link, records in users.items():
+        if records:
+            yield link, list(_merged(_steps(records), shortest_cycles))
+
+
+def path(topology: Topology, gpu: int, source: Location, target: Location) -> Sequence[Link]:
+    """Return the links between two locations of a GPU's pages."""
+    return topology.inward(gpu, source) if target == Location.GPU else topology.outward(gpu, target)
+
+
+def _steps(records: Iterable[TrafficRecord]) -> Iterator[Stretch]:
+    """Yield the sum of traffic as steps from change to change."""
+    changes: dict[int, float] = {}
+    for record in records:
+        rate = record.size_bytes / max(1, record.end - record.start)
+        changes[record.start] = changes.get(record.start, 0.0) + rate
+        changes[record.end] = changes.get(record.end, 0.0) - rate
+    rate, before = 0.0, None
+    for time in sorted(changes):
+        if before is not None:
+            yield Stretch(before, time, max(0.0, rate * (time - before)))
+        rate, before = rate + changes[time], time
+
+
+def _merged(steps: Iterable[Stretch], shortest_cycles: int) -> Iterator[Stretch]:
+    held: Stretch | None = None
+    for step in steps:
+        if held is not None and held.end - held.start < shortest_cycles:
+            held = Stretch(held.start, step.end, held.size_bytes + step.size_bytes)
+            continue
+        if held is not None:
+            yield held
+        held = step
+    if held is not None:
+        yield held

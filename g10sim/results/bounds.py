@@ -12,6 +12,7 @@ from g10sim.analysis.bound.premises import MemoryNeeds, obstacle
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError
+from g10sim.grouping import Same
 from g10sim.hardware.links import Link, Topology
 from g10sim.records import Location
 from g10sim.results.columns import Row
@@ -62,54 +63,29 @@ class Conditions:
         return obstacle(self.needs, self.behaviour, workload)
 
 
-@dataclass(frozen=True, eq=False)
-class _Same:
-    """A trace as the key of a cache: the same object, where comparing values would take as long."""
-
-    trace: Trace
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.trace is self.trace
-
-    def __hash__(self) -> int:
-        return id(self.trace)
-
-
 @lru_cache(maxsize=16)
-def _bound(same: _Same, machine: Machine, *, steady: bool) -> Bound:
-    return iteration_bound(same.trace, machine, steady=steady)
+def _bound(same: Same[Trace], machine: Machine, *, steady: bool) -> Bound:
+    return iteration_bound(same.value, machine, steady=steady)
 
 
 def closed_form_of(workload: Workload, system: SystemSpec, *, steady: bool) -> Bound:
     """Return the closed form of a workload's only job, as it is executed. Raises CapacityError."""
     executed = workload.in_order_of_use().executed(0)  # as it was simulated, whose uses are known
-    return _bound(_Same(executed), bound_machine(system, workload.jobs[0].gpu), steady=steady)
-
-
-def bound_of(
-    workload: Workload, system: SystemSpec, conditions: Conditions, *, steady: bool
-) -> tuple[Bound | None, str]:
-    """Return the closed form that holds for all iterations of a run, or for ``steady`` ones, and its kind.
-
-    Where none holds, that is None and the reason.
-    """
-    reason = conditions.obstacle(workload)
-    if reason:
-        return None, f"{NO_BOUND}: {reason}"
-    try:
-        found = closed_form_of(workload, system, steady=steady)
-    except CapacityError as error:
-        return None, f"{NO_BOUND}: {error}"
-    return found, found.kind
+    return _bound(Same(executed), bound_machine(system, workload.jobs[0].gpu), steady=steady)
 
 
 def bound_row(workload: Workload, system: SystemSpec, conditions: Conditions, row: Row) -> Row:
-    """Return the columns ``BOUND`` of a row of results; where no bound holds only ``bound_kind``."""
+    """Return the columns ``BOUND`` of a row of results; where no bound holds only ``bound_kind``.
+
+    The bound is the closed form, for the average of steady iterations or for every single one.
+    """
+    if reason := conditions.obstacle(workload):
+        return {"bound_kind": f"{NO_BOUND}: {reason}"}
     reports_last = conditions.behaviour.reported_iteration == "last"
-    steady = reports_last and bool(row.get("steady"))
-    found, kind = bound_of(workload, system, conditions, steady=steady)
-    if found is None:
-        return {"bound_kind": kind}
+    try:
+        found = closed_form_of(workload, system, steady=reports_last and bool(row.get("steady")))
+    except CapacityError as error:
+        return {"bound_kind": f"{NO_BOUND}: {error}"}
     exec_cycles = int(row["exec_cycles"])
     share = found.cycles / exec_cycles if exec_cycles else 1.0
-    return {"bound_cycles": found.cycles, "bound_kind": kind, "of_bound": share}
+    return {"bound_cycles": found.cycles, "bound_kind": found.kind, "of_bound": share}

@@ -41,10 +41,10 @@ class Measured:
     cells: pd.DataFrame
     notes: Mapping[str, str] = field(default_factory=dict)
 
-
-def average(name: Average, cases: Mapping[str, float]) -> float | None:
-    """Return the average of cases; None without any."""
-    return _AVERAGES[name](list(cases.values())) if cases else None
+    @classmethod
+    def of(cls, average: Average, cases: Mapping[str, float], *parts: Any) -> Measured:
+        """Make it with the average of its cases as its value; ``parts`` are the cells, and notes if any."""
+        return cls(_AVERAGES[average](list(cases.values())) if cases else None, cases, *parts)
 
 
 def cells_of(results: pd.DataFrame, policy: str, column: str, where: Where) -> pd.DataFrame:

@@ -16,17 +16,7 @@ from g10sim.errors import ConfigError
 from g10sim.policies.designs.vdnn.joins import gain_without_joins
 from g10sim.registry import choices_text
 from g10sim.results.batch_search import batch_search
-from g10sim.results.cases import (
-    Average,
-    Measured,
-    Where,
-    average,
-    breakdown,
-    case_keys,
-    case_name,
-    cells_of,
-    rows_of,
-)
+from g10sim.results.cases import Average, Measured, Where, breakdown, case_keys, case_name, cells_of, rows_of
 from g10sim.results.reading import read_results, read_table
 from g10sim.results.savings import savings
 from g10sim.trace.format import load_trace
@@ -89,7 +79,7 @@ class Comparison(Spec):
             if row["value"] > 0 and row["value_other"] > 0
         }
         looked = [*merged["cell"], *merged["cell_other"]]
-        return Measured(average(self.average, cases), cases, results[results["cell"].isin(looked)])
+        return Measured.of(self.average, cases, results[results["cell"].isin(looked)])
 
 
 class Quantity(Spec):
@@ -119,7 +109,7 @@ class Quantity(Spec):
         rows = cells_of(results, policy, self.column, {})
         keys = case_keys(results, set())
         cases = {case_name(row, keys): self._of(row["value"]) for row in rows.to_dict("records")}
-        return Measured(average(self.average, cases), cases, _looked_at(results, rows))
+        return Measured.of(self.average, cases, _looked_at(results, rows))
 
     def _of(self, value: float) -> float:
         return value * (self.times or 1) if self.over is None else self.over / value
@@ -151,7 +141,7 @@ class StaticSaving(Spec):
             trace = load_trace(find_file(str(row["trace"])))
             taken = row["value"] - self._left_out(trace)
             cases[case_name(row, case_keys(results, set()))] = 1 - taken / static_bytes(trace)
-        return Measured(average(self.average, cases), cases, _looked_at(results, rows))
+        return Measured.of(self.average, cases, _looked_at(results, rows))
 
     def _left_out(self, trace: Trace) -> float:
         """Bytes that do not count, averaged over an iteration in which no kernel waits."""
@@ -183,7 +173,7 @@ class JoinBound(Spec):
             )
             for trace, rate in results[["trace", self.link]].drop_duplicates().itertuples(index=False)
         }
-        return Measured(average(self.average, cases), cases, results)
+        return Measured.of(self.average, cases, results)
 
 
 class Saving(Spec):
@@ -209,7 +199,7 @@ class Saving(Spec):
         rows = rows_of(self.policy, found, results)
         found_cases = {_case(row): float(row[self.ratio]) for row in rows.to_dict("records")}
         cases = _distances(found_cases, self.published)
-        return Measured(average(self.average, cases), cases, _looked_at(results, rows))
+        return Measured.of(self.average, cases, _looked_at(results, rows))
 
 
 class Wins(Spec):
@@ -251,7 +241,7 @@ class Wins(Spec):
                     f"({least:.3f} at least); {time}"
                 )
         rows_of(self.policy, found, results)
-        return Measured(average("mean", cases), cases, results[results["policy"] == self.policy], notes)
+        return Measured.of("mean", cases, results[results["policy"] == self.policy], notes)
 
 
 class BatchGain(Spec):
@@ -281,7 +271,7 @@ class BatchGain(Spec):
             if row[self.column] is not None and not math.isnan(row[self.column])
         }
         looked = results[results["policy"].isin([self.policy, self.reference])]
-        return Measured(average(self.average, cases), cases, looked)
+        return Measured.of(self.average, cases, looked)
 
 
 class PoolUse(Spec):
@@ -313,7 +303,8 @@ class PoolUse(Spec):
         traces = results.drop_duplicates("cell")
         names = [Path(str(trace)).stem for trace in traces["trace"]]
         cases = dict(zip(names, map(float, traces["cell"].map(shares)), strict=True))
-        return Measured(average(self.average, _distances(cases, self.published)), cases, results)
+        found = Measured.of(self.average, _distances(cases, self.published), results)
+        return Measured(found.value, cases, results)
 
 
 Measure: TypeAlias = Annotated[

@@ -10,17 +10,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from g10sim.analysis.pools.operations import (
-    FIRST_CHECK,
-    LEAST_OPERATIONS,
-    IterationDetector,
-    Operation,
-    OperationKind,
-    Signatures,
-    only_allocations,
-    peak_load_bytes,
-    training_operations,
-)
+from g10sim.analysis.pools import operations as stream
 from g10sim.analysis.pools.placement import Fit
 from g10sim.analysis.pools.planning import PoolPlan, plan_pool
 from g10sim.config.allocator import CachingPoolSpec
@@ -145,20 +135,20 @@ class SmartPool:
         *,
         fit: Fit = "best",
         fallback: MemoryPool | None = None,
-        first_check: int = FIRST_CHECK,
-        least_operations: int = LEAST_OPERATIONS,
+        first_check: int = stream.FIRST_CHECK,
+        least_operations: int = stream.LEAST_OPERATIONS,
     ) -> None:
         self._fit: Fit = fit
         self._fallback = DriverMemory() if fallback is None else fallback
         self._first_check, self._least = first_check, least_operations
-        self._signatures = Signatures()
+        self._signatures = stream.Signatures()
         self._regions: list[_Region] = []
         self._watch()
 
     def _watch(self) -> None:
         """Forget what was seen, and wait for iterations."""
-        self._operations: list[Operation] = []
-        self._detector = IterationDetector(self._first_check, self._least)
+        self._operations: list[stream.Operation] = []
+        self._detector = stream.IterationDetector(self._first_check, self._least)
         self._plan: PoolPlan | None = None
         self._followed: _Region | None = None
         self._drop_empty_regions()
@@ -182,7 +172,7 @@ class SmartPool:
 
     def allocate(self, block: int, size_bytes: int) -> None:
         """Hand out a block, at its planned place where it has one."""
-        offset = self._next(Operation(OperationKind.ALLOCATE, block, size_bytes))
+        offset = self._next(stream.Operation(stream.OperationKind.ALLOCATE, block, size_bytes))
         if self._followed is not None and offset >= 0:
             self._followed.blocks[block] = offset
         else:
@@ -190,7 +180,7 @@ class SmartPool:
 
     def free(self, block: int) -> None:
         """Take a block back."""
-        self._next(Operation(OperationKind.FREE, block, 0))
+        self._next(stream.Operation(stream.OperationKind.FREE, block, 0))
         for region in self._regions:
             if region.blocks.pop(block, None) is not None:
                 break
@@ -198,7 +188,7 @@ class SmartPool:
             self._fallback.free(block)
         self._drop_empty_regions()
 
-    def _next(self, operation: Operation) -> int:
+    def _next(self, operation: stream.Operation) -> int:
         """Follow the stream by one operation; returns the planned offset, or -1."""
         value = self._signatures.next(operation)
         self._begin_to_follow()
@@ -210,13 +200,8 @@ class SmartPool:
         self._operations.append(operation)
         period = self._detector.observe(value)
         if period is not None and self._plan is None:
-            self._plan = plan_pool(
-                self._operations,
-                self._detector.values,
-                period,
-                fit=self._fit,
-                alignment_bytes=ALIGNMENT_BYTES,
-            )
+            seen = self._operations, self._detector.values
+            self._plan = plan_pool(*seen, period, fit=self._fit, alignment_bytes=ALIGNMENT_BYTES)
         return -1
 
     def _begin_to_follow(self) -> None:
@@ -250,14 +235,14 @@ class PoolUse:
         return 1 - self.footprint_bytes / other.footprint_bytes if other.footprint_bytes else 0.0
 
 
-def largest_footprint_bytes(pool: MemoryPool, operations: Iterable[Operation]) -> int:
+def largest_footprint_bytes(pool: MemoryPool, operations: Iterable[stream.Operation]) -> int:
     """Let a pool carry out allocations and frees; returns the most memory that it held."""
     largest = pool.footprint_bytes
     for operation in operations:
-        if operation.kind is OperationKind.ALLOCATE:
+        if operation.kind is stream.OperationKind.ALLOCATE:
             pool.allocate(operation.block, operation.size_bytes)
             largest = max(largest, pool.footprint_bytes)
-        elif operation.kind is OperationKind.FREE:
+        elif operation.kind is stream.OperationKind.FREE:
             pool.free(operation.block)
     return largest
 
@@ -267,14 +252,14 @@ _STEADY_ITERATIONS = 2
 
 def caching_pool_bytes(trace: Trace) -> int:
     """Return the most memory that PyTorch's caching allocator holds for a trace, free blocks included."""
-    operations = only_allocations(training_operations(trace, _STEADY_ITERATIONS))
+    operations = stream.only_allocations(stream.training_operations(trace, _STEADY_ITERATIONS))
     return largest_footprint_bytes(PyTorchPool(), operations)
 
 
 def compare_pools(trace: Trace, iterations: int = WATCHED_ITERATIONS) -> tuple[PoolUse, ...]:
     """Let every pool serve the same iterations of a trace from their start; the default pool comes first."""
-    operations = list(only_allocations(training_operations(trace, iterations)))
-    load = peak_load_bytes(operations)
+    operations = list(stream.only_allocations(stream.training_operations(trace, iterations)))
+    load = stream.peak_load_bytes(operations)
     pools: dict[str, MemoryPool] = {
         "default pool": DefaultPool(),
         "caching pool": PyTorchPool(),

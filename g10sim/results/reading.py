@@ -13,11 +13,10 @@ import numpy as np
 
 from g10sim.errors import ConfigError
 from g10sim.files import bytes_hash, unsealed
-from g10sim.results.choosing import differing_keys
 from g10sim.results.columns import OK, stall_reasons, tier_columns
-from g10sim.results.keyed import keys_of
 from g10sim.results.legends import ATTRIBUTE
-from g10sim.results.written import check_columns, check_provenance, check_results, check_table
+from g10sim.results.swept import differing_keys
+from g10sim.results.written import check_columns, check_provenance, check_results, check_table, keys_of
 from g10sim.text import few
 
 if TYPE_CHECKING:
@@ -233,8 +232,12 @@ def rows_of_cell(results: pd.DataFrame, cell: int | None = None) -> list[dict[st
         known = results[results["cell"] == chosen]
         why = "no such cell" if known.empty else f"status '{known['status'].iloc[0]}'{_reason(known)}"
         raise ConfigError(f"cell {chosen}: found {why}; allowed: one that ran, {_listed(numbers)}")
-    rows = ran[ran["cell"] == chosen].to_dict("records")
-    return [{str(column): value for column, value in row.items()} for row in rows]
+    return records(ran[ran["cell"] == chosen])
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a table as mappings from column to value."""
+    return [{str(column): value for column, value in row.items()} for row in table.to_dict("records")]
 
 
 def _reason(rows: pd.DataFrame) -> str:

@@ -12,6 +12,7 @@ from g10sim.analysis.reported import averaged, reported, spread
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
+from g10sim.grouping import grouped
 from g10sim.records import IterationRecord, JobRecord, StallReason
 from g10sim.results.columns import CONTEXT, IN_PLACE, Row, stall_columns
 from g10sim.trace.model import Trace
@@ -79,13 +80,14 @@ def summarize(
     whether it copies whole tensors instead of using unified memory.
     """
     rounds = copies_tensors and behaviour.reported_digits == "six"
-    by_job = _by_job(iterations, range(len(workload.jobs)))
+    by_job = grouped((record.job, record) for record in iterations)
     rows: list[Row] = []
     for number, job in enumerate(workload.jobs):
-        if not by_job[number]:  # a job that was refused
+        own = by_job.get(number)
+        if own is None:  # a job that was refused
             rows.append({})
             continue
-        counted = reported(by_job[number], fastest=behaviour.reported_iteration == "fastest")
+        counted = reported(own, fastest=behaviour.reported_iteration == "fastest")
         record = averaged(counted)
         breakdown = _breakdown(record, behaviour, moves_ahead, system.kinds)
         if rounds:
@@ -101,9 +103,9 @@ def summarize(
                 "footprint_bytes": footprint_bytes(job.trace),
                 "oversubscription": oversubscription(job.trace, system.gpu.memory),
                 "events": events,
-                "iterations": len(by_job[number]),
+                "iterations": len(own),
             }
-            | _steady(by_job[number][-1], spread(counted))
+            | _steady(own[-1], spread(counted))
             | ({} if copies_tensors else _in_place(record, system))
             | _cpu(record)
             | dict(record.exchanged)
@@ -112,13 +114,6 @@ def summarize(
             | flash_metrics(record, system)
         )
     return rows
-
-
-def _by_job(iterations: Iterable[IterationRecord], jobs: Iterable[int]) -> dict[int, list[IterationRecord]]:
-    found: dict[int, list[IterationRecord]] = {job: [] for job in jobs}
-    for record in iterations:
-        found[record.job].append(record)
-    return found
 
 
 def _times(record: IterationRecord, clock_hz: int, trace: Trace, *, rounds: bool) -> Row:
@@ -221,14 +216,16 @@ def describe_jobs(
     first = min((record.arrival for record in jobs), default=0)
     makespan = max((record.end for record in ran), default=first) - first
     computed = sum(record.compute_cycles for record in iterations)
-    by_job = _by_job(iterations, [record.job for record in jobs])
-    samples = sum(_samples(workload.jobs[record.job].trace) * len(by_job[record.job]) for record in ran)
+    by_job = grouped((record.job, record) for record in iterations)
+    samples = sum(
+        _samples(workload.jobs[record.job].trace) * len(by_job.get(record.job, ())) for record in ran
+    )
     together: Row = {
         "makespan_cycles": makespan,
         "gpu_utilization": computed / (makespan * used_gpus) if makespan else 0.0,
         "total_samples_per_s": samples * system.gpu.clock / makespan if makespan else 0.0,
     }
-    return [_job_row(record, by_job[record.job], behaviour) | together for record in jobs]
+    return [_job_row(record, by_job.get(record.job, ()), behaviour) | together for record in jobs]
 
 
 def _job_row(record: JobRecord, iterations: Sequence[IterationRecord], behaviour: BehaviourSpec) -> Row:

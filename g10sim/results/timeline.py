@@ -15,8 +15,8 @@ import g10sim
 from g10sim import records as recorded
 from g10sim.config.system import SystemSpec
 from g10sim.places import direction, place
+from g10sim.results.blame import link_traffic
 from g10sim.results.columns import fault_pages, memory_levels
-from g10sim.results.utilization import link_traffic
 from g10sim.trace.model import Device, Kernel
 from g10sim.trace.workload import Workload
 from g10sim.units import duration_to_cycles

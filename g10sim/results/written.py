@@ -1,8 +1,9 @@
-"""The form of the files that a run writes: what readers may count on, whoever wrote a file."""
+"""The form of the files that a run writes: keys in them, and what readers may count on, whoever wrote one."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+import json
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,12 @@ from g10sim.text import shown
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+
+KEYS_FIELD = "g10sim.cells"
+"""Entry of a table's metadata: numbers of cells and the keys of their results, as JSON."""
+
+TIMELINE = "timeline"
 
 _NAMED = ("cell", "trace", "policy", "status")
 _DESCRIBED = ("name", "model", "batch_size", "seed", "message")
@@ -116,3 +123,21 @@ def check_table(path: Path, table: str, found: pd.DataFrame) -> None:
     for name in _PLACES.get(table, ()):
         if not all(isinstance(value, str) for value in found[name].unique()):
             raise ConfigError(f"{path}: found no text in column '{name}'; {_ALLOWED}")
+
+
+def write_keyed(table: pa.Table, keys: Mapping[str, str], path: Path) -> None:
+    """Write a table that carries keys by the number of the cell (empty for a table of one cell)."""
+    import pyarrow.parquet as pq
+
+    pq.write_table(table.replace_schema_metadata({KEYS_FIELD: json.dumps(keys)}), path)
+
+
+def keys_of(schema: pa.Schema) -> dict[str, str]:
+    """Return the keys that a table carries; none if it was written by another program."""
+    found = json.loads((schema.metadata or {}).get(KEYS_FIELD.encode(), b"{}"))
+    return found if isinstance(found, dict) else {}
+
+
+def timeline_name(cell: int) -> str:
+    """Return the name of a cell's timeline in a directory of results."""
+    return f"{TIMELINE}/{cell}.json.gz"

@@ -13,7 +13,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.expand import expand
 from g10sim.experiment.run import run_experiment
 from g10sim.experiment.uncertainty import FACTORS, all_cells, cases, scaled
-from g10sim.results.ranges import order_lines, orders, range_lines
+from g10sim.results.seeds import order_lines, orders, range_lines
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import times_factors

@@ -5,11 +5,10 @@ from recorded_machines import MACHINES
 
 from g10sim.experiment.execution import simulate
 from g10sim.policies.interface.registry import create
-from g10sim.results.blame import by_main_reason, link_use, tensor_waits, within
+from g10sim.results.blame import by_main_reason, link_traffic, link_use, tensor_waits, within
 from g10sim.results.reading import busy_share, covered_until, of_cell, reported_kernels
 from g10sim.results.tables import TABLES, TRACE_TABLES, records_table
 from g10sim.results.timeline import chrome_trace
-from g10sim.results.utilization import link_traffic
 
 TABLE = "statistics"
 

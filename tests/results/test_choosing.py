@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from g10sim.errors import ConfigError
-from g10sim.results.choosing import rows_where
+from g10sim.results.swept import rows_where
 
 RESULTS = pd.DataFrame(
     {"trace": ["in/one.g10t", "in/two.g10t"], "system.host.memory": ["16 GiB", "32 GiB"], "cell": [0, 1]}

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from g10sim.results.ranges import orders, ranged_columns, ranged_names
+from g10sim.results.seeds import orders, ranged_columns, ranged_names
 
 
 def test_an_order_is_as_sure_as_cases_agree():

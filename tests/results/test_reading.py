@@ -9,9 +9,7 @@ import pytest
 from g10sim.errors import ConfigError
 from g10sim.files import bytes_hash, sealed
 from g10sim.results.columns import metric_columns
-from g10sim.results.keyed import keys_of, write_keyed
 from g10sim.results.legends import designs, legend, policy_labels
-from g10sim.results.ranges import CASES, range_lines
 from g10sim.results.reading import (
     KEYS,
     TableFile,
@@ -24,6 +22,8 @@ from g10sim.results.reading import (
     row_of_cell,
     seconds_per_cycle,
 )
+from g10sim.results.seeds import CASES, range_lines
+from g10sim.results.written import keys_of, write_keyed
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from dataclasses import asdict
 import pandas as pd
 
 from g10sim.looks import Look
-from g10sim.results.choosing import differing_keys
 from g10sim.results.legends import ATTRIBUTE, designs
-from g10sim.results.swept import as_number, values_of
+from g10sim.results.swept import as_number, differing_keys, values_of
 
 
 def test_columns_tell_cells_apart_if_they_have_several_values():

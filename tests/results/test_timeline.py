@@ -15,8 +15,8 @@ import g10sim
 from g10sim.config.sharing import ExchangeSpec
 from g10sim.policies.designs.zero_infinity import ZeroInfinity
 from g10sim.records import Location, MigrationCause, MigrationRecord, RunRecords, StallReason, TrafficRecord
+from g10sim.results.blame import link_traffic
 from g10sim.results.timeline import TraceEvents, chrome_trace
-from g10sim.results.utilization import link_traffic
 from g10sim.sim.engine import run
 from g10sim.sim.preparation import as_recorded
 from g10sim.trace.model import Device
