@@ -30,8 +30,15 @@ Live = Annotated[
 
 
 @options.with_step_options(
-    *("dtype", "autocast", "optimizer", "optimizer_form", "momentum", "attention"),
-    *("activation_checkpointing", "channels_last", "inference"),
+    "dtype",
+    "autocast",
+    "optimizer",
+    "optimizer_form",
+    "momentum",
+    "attention",
+    "activation_checkpointing",
+    "channels_last",
+    "inference",
 )
 def execute(
     source: options.Source,
