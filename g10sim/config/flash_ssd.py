@@ -64,6 +64,14 @@ class RatingSpec(quantities.Spec):
     """length of the warranty, in which they may be written"""
 
 
+_COPY_PLANES = Effect(
+    lambda run, ssd: ssd.planes > 1 and not ssd.in_place,
+    "with several planes and without in_place",
+    "a die has one plane, or there is no garbage",
+)
+_BUFFERED = Effect(lambda run, ssd: ssd.write_buffer > 0, "with a write_buffer", "there is no write buffer")
+
+
 class FlashSsdSpec(Attached):
     """An SSD of flash: channels, dies and planes, a translation layer, garbage collection and wear."""
 
@@ -104,14 +112,7 @@ class FlashSsdSpec(Attached):
     channel_order: Literal["pipelined", "rounds"] = "pipelined"
     """pipelined: a channel never waits while a die has data; rounds: all its dies get a read command, then
     all deliver"""
-    copy_planes: Annotated[
-        quantities.Count | None,
-        Effect(
-            lambda run, ssd: ssd.planes > 1 and not ssd.in_place,
-            "with several planes and without in_place",
-            "a die has one plane, or there is no garbage",
-        ),
-    ] = None
+    copy_planes: Annotated[quantities.Count | None, _COPY_PLANES] = None
     """planes that a program command of garbage collection serves; none: all of a die"""
     controller_latency: quantities.Duration
     """of one access, in addition to flash and channel"""
@@ -121,10 +122,7 @@ class FlashSsdSpec(Attached):
     """requests that a drive is handed at a time"""
     write_buffer: quantities.Bytes
     """in one drive's memory; 0 B: none"""
-    write_window: Annotated[
-        quantities.Count,
-        Effect(lambda run, ssd: ssd.write_buffer > 0, "with a write_buffer", "there is no write buffer"),
-    ] = 2
+    write_window: Annotated[quantities.Count, _BUFFERED] = 2
     """pages per plane that the buffer hands out at a time"""
     slc: SlcSpec | None = None
     """part written with one bit per cell; none: there is none"""

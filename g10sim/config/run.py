@@ -121,6 +121,12 @@ class JobSpec(Spec):
             yield "found arrivals 'poisson' without 'interval'; allowed: a mean interval above 0"
 
 
+_REPLICAS = Effect(
+    lambda run, workload: run.replicas > 1, "with replicas, 2 or more", "there are no replicas"
+)
+_JOBS = Effect(lambda run, workload: bool(workload.jobs), "with jobs", "one job runs at a time")
+
+
 class WorkloadSpec(Spec):
     """The workload: one trace at a time (``trace``), or several jobs together (``jobs``)."""
 
@@ -137,17 +143,13 @@ class WorkloadSpec(Spec):
     """those of the traces, or those that the system's GPU takes for the same kernels"""
     replicas: int | None = Field(default=None, strict=True, ge=1, le=1024)
     """data-parallel replicas of the trace, on the GPUs from 0; one row of results each"""
-    gradient_exchange: Annotated[
-        ExchangeSpec,
-        _mapping_with("method"),
-        Effect(lambda run, workload: run.replicas > 1, "with replicas, 2 or more", "there are no replicas"),
-    ] = Field(default_factory=ExchangeSpec)
+    gradient_exchange: Annotated[ExchangeSpec, _mapping_with("method"), _REPLICAS] = Field(
+        default_factory=ExchangeSpec
+    )
     """how replicas exchange gradients"""
     variation: VariationSpec | None = None
     """random factors on kernel times, unknown to the policies"""
-    sharing: Annotated[
-        SharingSpec, Effect(lambda run, workload: bool(workload.jobs), "with jobs", "one job runs at a time")
-    ] = Field(default_factory=SharingSpec)
+    sharing: Annotated[SharingSpec, _JOBS] = Field(default_factory=SharingSpec)
     """how jobs on one GPU share its time and memory"""
 
     @required

@@ -9,18 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
+from g10sim.config import quantities
 from g10sim.config.effects import LINKS, Effect
-from g10sim.config.quantities import (
-    MOST,
-    Bytes,
-    Duration,
-    Latency,
-    PositiveBytes,
-    PositiveRate,
-    Spec,
-    default_size,
-    required,
-)
 from g10sim.units import PICOSECONDS_PER_SECOND
 
 
@@ -29,38 +19,38 @@ def times_rate(rate: int, factor: Fraction) -> int:
     return max(1, round(rate * factor))
 
 
-class BounceSpec(Spec):
+class BounceSpec(quantities.Spec):
     """Copies between GPU and SSD that stop over in host memory (``path: host``)."""
 
-    bandwidth: PositiveRate
+    bandwidth: quantities.PositiveRate
     """of the buffer in host memory, both directions together"""
-    latency: Latency
+    latency: quantities.Latency
     """that stopping over adds to an access"""
 
 
-class RequestsSpec(Spec):
+class RequestsSpec(quantities.Spec):
     """I/O of a drive in requests that the host submits and completes.
 
     Each of ``threads`` keeps ``depth`` requests of ``size`` bytes under way, and spends ``cpu`` on each. A
     request takes ``host`` on its way through the host, and the drive's latency and its time on the drive.
     """
 
-    size: PositiveBytes = default_size("1 MiB")
+    size: quantities.PositiveBytes = quantities.default_size("1 MiB")
     """of one request"""
     depth: int = Field(default=32, strict=True, ge=1, le=65_536)
     """requests of a thread at a time"""
     threads: int = Field(default=1, strict=True, ge=1, le=4096)
     """threads that submit; all together at most 1,000,000 requests at a time"""
-    host: Duration = Field(default=0, validate_default=False)
+    host: quantities.Duration = Field(default=0, validate_default=False)
     """of submitting and completing one: its latency"""
-    cpu: Duration = Field(default=0, validate_default=False)
+    cpu: quantities.Duration = Field(default=0, validate_default=False)
     """of a thread for each of its requests"""
 
-    @required
+    @quantities.required
     def _are_counted_soon(self) -> Iterator[str]:
-        if self.depth * self.threads > MOST:
+        if self.depth * self.threads > quantities.MOST:
             problem = f"depth: found {self.depth} with {self.threads} threads"
-            yield f"{problem}; allowed: at most {MOST} requests under way together"
+            yield f"{problem}; allowed: at most {quantities.MOST} requests under way together"
 
     @lru_cache(maxsize=256)  # noqa: B019 (a few descriptions, asked again and again)
     def rate(self, bandwidth: int, latency: int, drives: int) -> int:
@@ -81,16 +71,16 @@ class RequestsSpec(Spec):
         return max(1, round(min(rate, most) * self.size * PICOSECONDS_PER_SECOND))
 
 
-class WriteCacheSpec(Spec):
+class WriteCacheSpec(quantities.Spec):
     """Flash of a drive that is written with one bit per cell: writes are fast until it is used up.
 
     The first ``capacity`` bytes since time starts are written at the drive's rate, all others at
     ``sustained``. Nothing empties it: makers and reviews say that idle drives do so, but no rate of it.
     """
 
-    capacity: Bytes
+    capacity: quantities.Bytes
     """bytes that one drive writes at its own rate; 0 B: it is used up"""
-    sustained: PositiveRate
+    sustained: quantities.PositiveRate
     """to one drive once it is used up"""
 
     def times(self, factor: Fraction) -> Self:
@@ -127,7 +117,7 @@ def flaws_of_stripes(drive: Any) -> Iterator[str]:
         yield "stripe_efficiency: found with one drive; allowed: with drives, 2 or more"
 
 
-class Attached(Spec):
+class Attached(quantities.Spec):
     """Attachment of an SSD of either model to the machine."""
 
     path: Annotated[Literal["direct", "host"], LINKS] = "direct"
@@ -138,7 +128,7 @@ class Attached(Spec):
     """name of the entry of `pcie.shared` below whose switch the SSD hangs; none: it hangs on the root complex
     """
 
-    _has_a_buffer = required(flaws_of_buffer)
+    _has_a_buffer = quantities.required(flaws_of_buffer)
 
     @property
     def bounce_latency(self) -> int:
