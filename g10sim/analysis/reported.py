@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import accumulate
@@ -67,10 +68,9 @@ _COUNTS = (
 
 
 def _added(counts: Iterable[Mapping[_Name, int]]) -> dict[_Name, int]:
-    found: dict[_Name, int] = {}
+    found = Counter[_Name]()
     for some in counts:
-        for name, number in some.items():
-            found[name] = found.get(name, 0) + number
+        found.update(some)
     return found
 
 

@@ -19,7 +19,8 @@ from g10sim.text import shown
 Item = TypeVar("Item")
 
 _MOST_SHOWN = 200
-_MOST_TELLING = ("extra_forbidden", "missing")
+_MOST_TELLING = {"extra_forbidden": 0, "missing": 1}
+"""Kinds of problems that come before all others, and their ranks."""
 
 
 def describe(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
@@ -32,17 +33,14 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPa
 
     Next to an unknown key a missing one is left out: the one is often a misspelling of the other.
     """
-    found = sorted(error.errors(include_url=False), key=lambda details: _rank(details["type"]))
-    unknown = {details["loc"][:-1] for details in found if details["type"] == _MOST_TELLING[0]}
+    ranks = _MOST_TELLING
+    found = sorted(error.errors(include_url=False), key=lambda one: ranks.get(one["type"], len(ranks)))
+    unknown = {details["loc"][:-1] for details in found if details["type"] == "extra_forbidden"}
     return [
         _described(details, model)
         for details in found
         if details["type"] != "missing" or details["loc"][:-1] not in unknown
     ]
-
-
-def _rank(kind: str) -> int:
-    return _MOST_TELLING.index(kind) if kind in _MOST_TELLING else len(_MOST_TELLING)
 
 
 def _described(details: ErrorDetails, model: type[BaseModel]) -> tuple[KeyPath, str]:

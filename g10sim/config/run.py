@@ -49,17 +49,11 @@ def _checked_seeds(value: object) -> int | tuple[int, ...]:
 
 
 _SEED_SCHEMA = {"type": "integer", "minimum": 0, "maximum": _LARGEST_SEED}
+_SEEDS_SCHEMA = {"type": "array", "items": _SEED_SCHEMA, "minItems": 1, "uniqueItems": True}
 Seeds = Annotated[
     int | tuple[int, ...],
     BeforeValidator(_checked_seeds),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                _SEED_SCHEMA,
-                {"type": "array", "items": _SEED_SCHEMA, "minItems": 1, "uniqueItems": True},
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [_SEED_SCHEMA, _SEEDS_SCHEMA]}),
 ]
 AUTO: Literal["auto"] = "auto"
 """Number of iterations that stands for as many as it takes."""

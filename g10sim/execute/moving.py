@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -176,11 +176,7 @@ class Mover:
         for tensor in waiting:
             self.fetch(tensor)
         self._perform(self._plan[kernel])
-        if self._policy is not None:
-            policy, view = self._policy, self.view
-            self._perform(
-                asked(policy, "on_kernel_start", lambda: moves_of(policy.on_kernel_start(view)), kernel)
-            )
+        self._perform(self._answer("on_kernel_start", moves_of, kernel) or ())
 
     def end(self, kernel: int, upcoming: Collection[int]) -> None:
         """Carry out what was to wait for the end of a kernel, and ask for more.
@@ -191,12 +187,10 @@ class Mover:
         for tensor in self._leaving.pop(kernel, ()):
             if tensor not in upcoming:
                 self.account.evict(tensor, "planned")
-        if self._policy is not None:
-            policy, view = self._policy, self.view
-            answer = asked(policy, "on_kernel_end", lambda: moves_of(policy.on_kernel_end(view)), kernel)
-            self._called_off = upcoming
-            self._perform(answer)
-            self._called_off = ()
+        answer = self._answer("on_kernel_end", moves_of, kernel)
+        self._called_off = upcoming
+        self._perform(answer or ())
+        self._called_off = ()
 
     def _enter(self, kernel: int, needed: Collection[int], together: Collection[int], last: int) -> None:
         self.view.kernel, self.view.needed = kernel, needed
@@ -205,23 +199,25 @@ class Mover:
     def begin(self, iteration: int) -> None:
         """Begin a step. Raises ExecutionError for a policy that answers with another plan."""
         self.view.iteration, self.view.kernel = iteration, 0
-        if self._policy is not None:
-            policy, view = self._policy, self.view
-            plan = asked(policy, "on_iteration_start", lambda: policy.on_iteration_start(view))
-            if plan is not None:
-                self._plan.clear()
-                self._take(plan)
+        plan: MigrationPlan | None = self._answer("on_iteration_start", lambda answer: answer)
+        if plan is not None:
+            self._plan.clear()
+            self._take(plan)
 
     def _take(self, plan: MigrationPlan | None) -> None:
         for planned in plan.moves if plan else ():
             self._check(planned.kernel, planned.move)
             self._plan[planned.kernel].append(planned.move)
 
-    def _victims(self) -> Iterator[int]:
+    def _victims(self) -> Iterable[int]:
+        return self._answer("choose_victims", victims_of, self.view.kernel) or ()
+
+    def _answer(self, hook: str, read: Callable[[Any], Any], kernel: int | None = None) -> Any:
+        """Return what the policy answers to a hook, as ``read`` reads it; None without a policy."""
         policy, view = self._policy, self.view
-        if policy is not None:
-            hook = "choose_victims"
-            yield from asked(policy, hook, lambda: victims_of(policy.choose_victims(view)), view.kernel)
+        if policy is None:
+            return None
+        return asked(policy, hook, lambda: read(getattr(policy, hook)(view)), kernel)
 
     def _perform(self, moves: Iterable[Move]) -> None:
         for move in moves:

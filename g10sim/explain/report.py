@@ -56,8 +56,10 @@ def chart_data(results: pd.DataFrame) -> dict[str, Any]:
     names = names or ["policy"]
     keys, places = [], {}
     for name in names:
-        texts, numbers, title = _values(results, name)
-        keys.append({"name": name, "title": title, "texts": list(texts.values()), "numbers": numbers})
+        found = named(results, name)
+        texts: dict[Any, str] = dict(found.texts) | ({None: "none"} if results[name].isna().any() else {})
+        numbers = [*found.numbers.values()]
+        keys.append({"name": name, "title": found.label, "texts": list(texts.values()), "numbers": numbers})
         places[name] = {value: place for place, value in enumerate(texts)}
     metrics, parts = _metrics(results), _parts(results)
     rows = [
@@ -89,13 +91,6 @@ def _colours(results: pd.DataFrame) -> list[str]:
     wanted = [look.colour for look in looks(results).values()]
     spare = (colour for colour in _SPARE if colour not in wanted)
     return [next(spare, "#777777") if colour.upper() in _UNSEEN else colour for colour in wanted]
-
-
-def _values(results: pd.DataFrame, name: str) -> tuple[dict[Any, str], list[float], str]:
-    """Return the values of a key in order: their texts, the same as numbers if they are, and its title."""
-    found = named(results, name)
-    missing = {None: "none"} if results[name].isna().any() else {}
-    return {**found.texts, **missing}, [*found.numbers.values()], found.label
 
 
 def _metrics(results: pd.DataFrame) -> dict[str, pd.Series[float]]:

@@ -227,8 +227,9 @@ def check_measured(
             continue
         if path is not None:
             found[row.spec.name] = path
-    named = {row.spec.name: row for row in rows if row.spec.name in found}
-    documents = {name: row.run_document(found[name]) for name, row in named.items()}
+    documents = {
+        row.spec.name: row.run_document(found[row.spec.name]) for row in rows if row.spec.name in found
+    }
     outcomes = run_experiments(documents, output, **running)
     judged = [
         _judged(row, outcomes[row.spec.name], found[row.spec.name])

@@ -76,9 +76,8 @@ def iteration_bound(
     if trace.cpu_kernels:
         raise UnsupportedError(f"{trace.model}: {GPU_ALONE}")
     demand = demand_of(trace, machine.clock_hz, machine.page_bytes, recompute=recompute)
-    if recompute:
-        return demand_bound(demand, machine, steady=steady, checkpoints=checkpoints or CHECKPOINTS)
-    return demand_bound(demand, machine, steady=steady, checkpoints=checkpoints)
+    count = checkpoints or CHECKPOINTS if recompute else checkpoints
+    return demand_bound(demand, machine, steady=steady, checkpoints=count)
 
 
 def demand_bound(demand: Demand, machine: Machine, *, steady: bool, checkpoints: int | None) -> Bound:
