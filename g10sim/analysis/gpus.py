@@ -224,12 +224,10 @@ def load_gpu(gpu: str | Path | GpuTimingSpec) -> GpuTimingSpec:
     names = gpu_names()
     text = as_spelled(str(gpu), names)
     if text in names:
-        path = data_path("configs", "gpus", f"{text}.yaml")
-    else:
-        if not text.endswith((".yaml", ".yml")):
-            check_choice(text, names, "--gpu: found unknown GPU", ", or a YAML file")
-        path = find_file(text)
-    return read_gpu(load_document(path))
+        return read_gpu(load_document(data_path("configs", "gpus", f"{text}.yaml")))
+    if not text.endswith((".yaml", ".yml")):
+        check_choice(text, names, "--gpu: found unknown GPU", ", or a YAML file")
+    return read_gpu(load_document(find_file(text)))
 
 
 def read_gpu(document: Document) -> GpuTimingSpec:

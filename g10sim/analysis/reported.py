@@ -61,10 +61,7 @@ def averaged(records: Sequence[IterationRecord]) -> IterationRecord:
 
 
 _PEAKS = "peak_gpu_bytes", "peak_gpu_bytes_of_all"
-_COUNTS = (
-    *("overlap_cycles", "in_flight_cycles", "page_faults"),
-    *("in_place_read_bytes", "in_place_written_bytes"),
-)
+_COUNTS = "overlap_cycles", "in_flight_cycles", "page_faults", "in_place_read_bytes", "in_place_written_bytes"
 
 
 def _added(counts: Iterable[Mapping[_Name, int]]) -> dict[_Name, int]:

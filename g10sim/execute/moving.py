@@ -146,10 +146,9 @@ class Mover:
         """Prepare the moves of each kernel. Raises ExecutionError for a plan with others than it can do."""
         self.account = Account(trace, memory, self._victims)
         self.view = DeviceView(trace, guide.system, self.account)
-        self.memory_kind: MemoryKind = "paged"
-        self._policy, self._trace = guide.policy, trace
-        if guide.policy is not None:
-            self.memory_kind = guide.policy.requirements.placement
+        policy = guide.policy
+        self.memory_kind: MemoryKind = "paged" if policy is None else policy.requirements.placement
+        self._policy, self._trace = policy, trace
         self._plan: defaultdict[int, list[Move]] = defaultdict(list)
         self._take(guide.plan)
         self._leaving: defaultdict[int, list[int]] = defaultdict(list)
@@ -159,7 +158,7 @@ class Mover:
         self._called_off: Collection[int] = ()
         self._last = -1
         self._owed_bytes = 0
-        self.is_idle = guide.policy is None and not self._plan
+        self.is_idle = policy is None and not self._plan
 
     def start(self, kernel: int, needed: Collection[int], together: Collection[int], last: int) -> None:
         """Issue the moves of a kernel that is about to start.

@@ -11,7 +11,7 @@ from math import log
 import numpy as np
 
 from g10sim.analysis.bound.demand import Demand, Period
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Integers, prefix_sums
 from g10sim.grouping import grouped
 
 _PARTS = 5
@@ -92,7 +92,7 @@ class Checkpoints:
     @cached_property
     def cycles(self) -> list[int]:
         """Computation within every interval, in cycles."""
-        ends = np.concatenate([[0], np.cumsum(self.demand.cycles)])
+        ends = prefix_sums(self.demand.cycles)
         places = [(state + 1) // 2 for state in self.states if state < 2 * len(self.demand.cycles)]
         found: list[int] = np.diff(ends[places], prepend=0, append=ends[-1]).tolist()
         return found

@@ -60,8 +60,8 @@ class Program:
         self._bytes = max(1.0, float(checkpoints.demand.peak_bytes))
         rate = max((limit.rate for limit in machine.limits), default=1) / machine.clock_hz
         self._cycles = self._bytes / rate
-        states, intervals = len(checkpoints.states), len(checkpoints.cycles)
-        self._variables = intervals
+        self._states, self._intervals = len(checkpoints.states), len(checkpoints.cycles)
+        self._variables = self._intervals
         self._upper: list[Floats] = [np.where(checkpoints.may_stall, np.inf, 0.0)]
         self._balance, self._balances = _Rows(), 0
         self._whole, self._whole_limits = _Rows(), list[Floats]()
@@ -69,7 +69,6 @@ class Program:
         self._away, self._stored = _Rows(), [_Rows() for _ in machine.stores]
         self._crossed = [_Rows() for _ in machine.limits]
         self._rerun = _Rows()
-        self._states, self._intervals = states, intervals
         for number, rows in enumerate(self._crossed):
             self._carry(rows, machine.carried_bytes(number) / self._bytes)
         for group in checkpoints.groups:

@@ -17,8 +17,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from g10sim.analysis.pools.neighbors import Neighbors
-from g10sim.analysis.pools.windows import AddressKind, Windows
+from g10sim.analysis.pools.windows import AddressKind, Neighbors, Windows
 from g10sim.analysis.timeline import Integers
 
 Fit: TypeAlias = Literal["best", "first"]
