@@ -1,18 +1,18 @@
-"""Description of SSDs as flash behind a controller."""
+"""Description of SSDs as flash behind a controller, and of SSDs of either model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from g10sim.config import quantities
 from g10sim.config.effects import Effect
 from g10sim.config.flash_array import FlashArray, request_rate
-from g10sim.config.ssd_parts import Attached
+from g10sim.config.ssd import Attached, SsdSpec
 from g10sim.units import PICOSECONDS_PER_SECOND, SIZE
 
 _DAYS_PER_YEAR = 365
@@ -254,3 +254,24 @@ class FlashSsdSpec(Attached):
         """Drive writes per day that the warranty covers."""
         capacity = self.logical_bytes / self.drives
         return self.rating.written / capacity / (self.rating.years * _DAYS_PER_YEAR)
+
+
+def _model(data: Any) -> str | None:
+    """Return the model that a description names, by default link."""
+    found = data.get("model", "link") if isinstance(data, Mapping) else getattr(data, "model", "link")
+    return found if isinstance(found, str) else None
+
+
+AnySsdSpec = Annotated[
+    Annotated[SsdSpec, Tag("link")] | Annotated[FlashSsdSpec, Tag("flash")], Discriminator(_model)
+]
+"""An SSD of either model; ``model`` says which."""
+
+
+class SsdPreset(quantities.Spec):
+    """An SSD by name. ``sources`` says for every number (by dotted key) where it comes from."""
+
+    name: str
+    description: str
+    ssd: AnySsdSpec
+    sources: dict[str, str]

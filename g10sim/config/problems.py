@@ -48,10 +48,8 @@ def _described(details: ErrorDetails, model: type[BaseModel]) -> tuple[KeyPath, 
     if details["type"] == "value_error":
         return _own(path, str(details["ctx"]["error"]))
     if details["type"] == "extra_forbidden" and (where := _belongs(str(path[-1]), model, path[:-1])):
-        return (
-            path,
-            f"found an unknown key (did you mean '{where}'?); allowed: {', '.join(sorted(_fields(above)))}",
-        )
+        known = ", ".join(sorted(_fields(above)))
+        return path, f"found an unknown key (did you mean '{where}'?); allowed: {known}"
     if details["type"] == "union_tag_invalid":
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected_tags"])
         found = details["ctx"]["tag"]

@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 
 from g10sim.config import quantities
 from g10sim.config.effects import LINKS, Effect
+from g10sim.config.flash_ssd import AnySsdSpec
 from g10sim.config.host import CpuSpec, HostSpec
 from g10sim.config.links import NvlinkSpec, PcieSpec
-from g10sim.config.ssd import AnySsdSpec, SsdSpec
+from g10sim.config.ssd import SsdSpec
 from g10sim.config.tiers import MemoryTierSpec, Tier, TierEntry, located, sections_of_tiers, ssd_tier
 from g10sim.display import Displayed, rounded_bytes
 from g10sim.errors import ConfigError, InvariantError

@@ -87,10 +87,6 @@ class DeviceView:
         """Bytes of a tensor in a tier."""
         return self.host_bytes(tensor) if tier == _HOST else 0
 
-    def away_bytes(self, tensor: int) -> int:
-        """Bytes of a tensor in host memory."""
-        return self.host_bytes(tensor)
-
     def size_bytes(self, tensor: int) -> int:
         """Bytes of a tensor."""
         return self._account.sizes[tensor]
@@ -103,6 +99,8 @@ class DeviceView:
     def host_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in host memory."""
         return self._account.sizes[tensor] if tensor in self._account.host else 0
+
+    away_bytes = host_bytes
 
     def flash_bytes(self, tensor: int) -> int:
         """Return 0: nothing is on flash."""

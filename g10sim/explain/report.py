@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -253,11 +254,9 @@ def _summary(results: pd.DataFrame, directory: Path, provenance: Mapping[str, An
     counts = results.drop_duplicates("cell")["status"].value_counts()
     parts = [f"{counts.get(OK, 0)} of {int(counts.sum())} cells ran"]
     parts += [f"{counts[status]} {status}" for status in (UNSUPPORTED, FAILED) if counts.get(status)]
-    try:
+    with suppress(ConfigError, KeyError):  # a report without it is still a report
         timing = reading.read_csv(directory, reading.TIMING, provenance)
         parts.append(f"simulating took {timing['wall_seconds'].sum():,.1f} s of one processor")
-    except (ConfigError, KeyError):
-        pass  # a report without it is still a report
     return "; ".join(parts) + "."
 
 

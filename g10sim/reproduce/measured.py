@@ -18,7 +18,7 @@ from g10sim.config.load import with_values
 from g10sim.config.presets import validated
 from g10sim.config.problems import among
 from g10sim.config.quantities import Spec, required
-from g10sim.config.uncertainty import UncertaintySpec
+from g10sim.config.run import UncertaintySpec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.cells import one_line
 from g10sim.experiment.run import Outcome, Running, run_experiments

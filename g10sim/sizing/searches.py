@@ -17,8 +17,7 @@ from g10sim.grouping import grouped
 from g10sim.results.columns import FAILED
 from g10sim.results.reading import CURVES, DESCRIPTION, SIZING
 from g10sim.sizing.cases import FORBIDDEN, NOT_RUN, Search, cases_of, judge
-from g10sim.sizing.prices import PriceList
-from g10sim.sizing.resources import Resource
+from g10sim.sizing.resources import PriceList, Resource
 
 _STEPS = 60
 """Steps of the curve of a bound."""

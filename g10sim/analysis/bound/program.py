@@ -28,22 +28,18 @@ class _Rows:
     """Rows of a sparse matrix, put together from parts."""
 
     def __init__(self) -> None:
-        self._rows: list[Integers] = []
-        self._columns: list[Integers] = []
-        self._values: list[Floats] = []
+        self._parts: list[tuple[Integers, Integers, Floats]] = []
 
     def add(self, rows: Integers, columns: Integers, value: float) -> None:
         """Add one value in all of these positions."""
-        self._rows.append(rows)
-        self._columns.append(columns)
-        self._values.append(np.full(len(rows), value))
+        self._parts.append((rows, columns, np.full(len(rows), value)))
 
     def matrix(self, rows: int, columns: int) -> csr_array:
         """Return the matrix."""
-        if not self._rows:
+        if not self._parts:
             return csr_array((rows, columns))
-        places = (np.concatenate(self._rows), np.concatenate(self._columns))
-        return csr_array(coo_array((np.concatenate(self._values), places), shape=(rows, columns)))
+        *places, values = map(np.concatenate, zip(*self._parts, strict=True))
+        return csr_array(coo_array((values, tuple(places)), shape=(rows, columns)))
 
 
 class Program:
