@@ -321,7 +321,6 @@ def _write_timeline(path: Path, script: Script, report: StepReport) -> None:
             ("without moves", now, alone),
             ("executed", start * 1e6, (end - start) * 1e6),
         ):
-            event = {"name": kernel.name, "ph": "X", "pid": 0, "tid": thread, "ts": at, "dur": lasts}
-            events.append(event)
+            events.append({"name": kernel.name, "ph": "X", "pid": 0, "tid": thread, "ts": at, "dur": lasts})
         now += alone
     save_text(path, json.dumps({"traceEvents": events}))

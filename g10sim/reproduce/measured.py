@@ -221,12 +221,10 @@ def check_measured(
             failed[row.spec.name] = f"cannot be simulated: {row.spec.cannot}"
             continue
         try:
-            path = _trace(row, traces)
+            if (path := _trace(row, traces)) is not None:
+                found[row.spec.name] = path
         except G10SimError as error:
             failed[row.spec.name] = one_line(error)
-            continue
-        if path is not None:
-            found[row.spec.name] = path
     documents = {
         row.spec.name: row.run_document(found[row.spec.name]) for row in rows if row.spec.name in found
     }
