@@ -11,7 +11,7 @@ import numpy as np
 
 from g10sim.analysis.gradients import gradient_buckets
 from g10sim.analysis.pools.operations import stays_of
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Integers, prefix_sums
 from g10sim.trace.model import Phase, TensorKind, Trace
 from g10sim.trace.repetition import each, named
 
@@ -96,7 +96,7 @@ def static_bytes(trace: Trace) -> int:
 def mean_gradient_bytes(trace: Trace) -> float:
     """Bytes of the gradients of weights, averaged over the time of an iteration in which no kernel waits."""
     durations = np.array([kernel.duration for kernel in trace.kernels], dtype=np.float64)
-    ends = np.concatenate([np.zeros(1), np.cumsum(durations)])
+    ends = prefix_sums(durations)
     found = 0.0
     for bucket in gradient_buckets(trace, bucket_bytes=1):
         found += bucket.size_bytes * (ends[max(bucket.users) + 1] - ends[bucket.ready])

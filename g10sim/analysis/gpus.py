@@ -14,22 +14,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from g10sim.analysis.efficiency import Bound, Refinement, Share, Shares
+from g10sim.config import quantities
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, load_document, merge
 from g10sim.config.presets import PRESET_KEY, leaves, validated
 from g10sim.config.problems import check_choice
-from g10sim.config.quantities import (
-    ComputeRate,
-    Duration,
-    PositiveBytes,
-    PositiveRate,
-    Spec,
-    default_time,
-    required,
-)
 from g10sim.errors import ConfigError, TraceError
 from g10sim.registry import as_spelled, choices_text
 from g10sim.trace.model import Device, Kernel, TimeSource, Trace
@@ -49,7 +41,7 @@ _GPU_OPTION = re.compile(r"--gpu \S+$")
 _WITHOUT_WORK = "allowed: a trace of g10sim trace capture that says the work of its kernels; capture it again"
 
 
-class GpuTimingSpec(Spec):
+class GpuTimingSpec(quantities.Spec):
     """Peak rates of a GPU and the share of them that operators reach.
 
     ``peak`` is the fastest dense rate for each number format (with tensor cores where it has them).
@@ -65,40 +57,32 @@ class GpuTimingSpec(Spec):
 
     name: str = Field(min_length=1)
     description: str = ""
-    memory: PositiveBytes
+    memory: quantities.PositiveBytes
     """HBM, to tell by how much a trace oversubscribes it"""
-    memory_bandwidth: PositiveRate
+    memory_bandwidth: quantities.PositiveRate
     """of the HBM"""
-    launch_overhead: Duration
+    launch_overhead: quantities.Duration
     """added to the time of every kernel"""
-    graph_overhead: Duration | None = None
+    graph_overhead: quantities.Duration | None = None
     """in place of launch_overhead where a CUDA graph replays; none: as it"""
-    host_issue: Duration = default_time("0 s")
+    host_issue: quantities.Duration = quantities.default_time("0 s")
     """time of the host for each operator, in order"""
     sustained: Shares = 1.0
     """share of computing rates that long steps keep, by format"""
-    peak: dict[NumberFormat, ComputeRate] = Field(min_length=1)
+    peak: dict[NumberFormat, quantities.PositiveComputeRate] = Field(min_length=1)
     """dense FLOP/s by number format"""
     compute_efficiency: dict[OperatorClass, Shares]
     """share of peak by class and format"""
     bandwidth_efficiency: dict[OperatorClass, Share]
     """share of memory_bandwidth by class"""
-    startup: dict[OperatorClass, Duration] = Field(default_factory=dict)
+    startup: dict[OperatorClass, quantities.Duration] = Field(default_factory=dict)
     """by class; 0 where not given"""
     operators: dict[str, Refinement] = Field(default_factory=dict)
     """times of single operators"""
     sources: dict[str, str]
     """where each number comes from, by dotted key"""
 
-    @field_validator("peak")
-    @classmethod
-    def _positive_peaks(cls, value: dict[NumberFormat, int]) -> dict[NumberFormat, int]:
-        for number_format, rate in value.items():
-            if rate == 0:
-                raise ValueError(f"peak.{number_format}: found 0; allowed: more than zero")
-        return value
-
-    @required
+    @quantities.required
     def _complete(self) -> Iterator[str]:
         yield from _flaws_of_keys("compute_efficiency", self.compute_efficiency, COMPUTING)
         yield from _flaws_of_keys("bandwidth_efficiency", self.bandwidth_efficiency, frozenset(OperatorClass))
@@ -240,12 +224,10 @@ def load_gpu(gpu: str | Path | GpuTimingSpec) -> GpuTimingSpec:
     names = gpu_names()
     text = as_spelled(str(gpu), names)
     if text in names:
-        path = data_path("configs", "gpus", f"{text}.yaml")
-    else:
-        if not text.endswith((".yaml", ".yml")):
-            check_choice(text, names, "--gpu: found unknown GPU", ", or a YAML file")
-        path = find_file(text)
-    return read_gpu(load_document(path))
+        return read_gpu(load_document(data_path("configs", "gpus", f"{text}.yaml")))
+    if not text.endswith((".yaml", ".yml")):
+        check_choice(text, names, "--gpu: found unknown GPU", ", or a YAML file")
+    return read_gpu(load_document(find_file(text)))
 
 
 def read_gpu(document: Document) -> GpuTimingSpec:

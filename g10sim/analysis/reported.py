@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import accumulate
@@ -60,17 +61,13 @@ def averaged(records: Sequence[IterationRecord]) -> IterationRecord:
 
 
 _PEAKS = "peak_gpu_bytes", "peak_gpu_bytes_of_all"
-_COUNTS = (
-    *("overlap_cycles", "in_flight_cycles", "page_faults"),
-    *("in_place_read_bytes", "in_place_written_bytes"),
-)
+_COUNTS = "overlap_cycles", "in_flight_cycles", "page_faults", "in_place_read_bytes", "in_place_written_bytes"
 
 
 def _added(counts: Iterable[Mapping[_Name, int]]) -> dict[_Name, int]:
-    found: dict[_Name, int] = {}
+    found = Counter[_Name]()
     for some in counts:
-        for name, number in some.items():
-            found[name] = found.get(name, 0) + number
+        found.update(some)
     return found
 
 

@@ -74,9 +74,8 @@ def _tokens(trace: Trace) -> int | None:
         return trace.batch_size * generated
     if (told := _told(trace, "tokens")) is not None:
         return told
-    found = (tensor.size_bytes for tensor in trace.tensors if tensor.name == _TOKENS)
-    size_bytes = next(found, None)
-    return None if size_bytes is None else size_bytes // _TOKEN_BYTES
+    found = (tensor.size_bytes // _TOKEN_BYTES for tensor in trace.tensors if tensor.name == _TOKENS)
+    return next(found, None)
 
 
 def _parameters(trace: Trace) -> int | None:
@@ -168,19 +167,14 @@ def utilisation(trace: Trace) -> float | None:
     return float(best) / seconds
 
 
-def _told_formats(trace: Trace) -> dict[NumberFormat, int]:
-    """Return the FLOPs by format that ``origin`` tells; empty for other text."""
-    told = trace.origin.get(FLOPS_BY_FORMAT, "")
-    return {NumberFormat(name): int(count) for name, count in _FORMAT_AND_COUNT.findall(told)}
-
-
 def _model_flops(trace: Trace) -> dict[NumberFormat, int]:
-    """Return the FLOPs of the model by format; empty where formats are not known."""
+    """Return the FLOPs of the model by format, as ``origin`` tells or by the step's options; else empty."""
     again = {kernel.id for kernel in recomputing_kernels(trace)}
     every = sum(kernel.flops for kernel in trace.kernels)
-    if every and (told := _told_formats(trace)):
+    told = _FORMAT_AND_COUNT.findall(trace.origin.get(FLOPS_BY_FORMAT, ""))
+    if every and told:
         model = every - sum(trace.kernels[number].flops for number in again)
-        return {number_format: count * model // every for number_format, count in told.items()}
+        return {NumberFormat(name): int(count) * model // every for name, count in told}
     of_step = step_format(trace.origin)
     flops: Counter[NumberFormat] = Counter()
     for kernel in trace.kernels:

@@ -32,7 +32,7 @@ def kernel_durations(trace: Trace, clock_hz: int) -> Integers:
 
 def kernel_starts(trace: Trace, clock_hz: int) -> Integers:
     """Start of every kernel and the end of the last one, in cycles: one more entry than kernels."""
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kernel_durations(trace, clock_hz))])
+    return prefix_sums(kernel_durations(trace, clock_hz))
 
 
 def kernel_at(starts: Integers, time: int) -> int:

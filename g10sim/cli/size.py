@@ -13,8 +13,7 @@ from g10sim.cli.output import complain_of_failures, say, show_table, warn
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
 from g10sim.results.reading import PICTURES, SIZING
-from g10sim.sizing.prices import DEFAULT_PRICES, load_prices
-from g10sim.sizing.resources import RESOURCES, find
+from g10sim.sizing.resources import DEFAULT_PRICES, RESOURCES, find, load_prices
 from g10sim.sizing.searches import Goal, Sizing
 from g10sim.sizing.searches import size as find_least
 

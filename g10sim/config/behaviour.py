@@ -12,6 +12,29 @@ from g10sim.config.effects import COPIES, PAGES, Effect
 from g10sim.config.quantities import Count, Spec
 
 _PLANS = Effect(lambda run, compat: run.has_policy("plans"), "with a policy that plans", "no policy plans")
+_BATCHES = Effect(
+    lambda run, compat: run.is_paged and run.is_batched,
+    "with transfers batched and a policy that moves pages",
+    "no pages move in batches",
+)
+_OWN_ADDRESSES = Effect(
+    lambda run, compat: run.has_policy("frees_itself") or (run.is_paged and compat.addresses == "own"),
+    "with addresses own and a policy that moves pages",
+    "addresses come from an allocator, and stay mapped",
+)
+_FURTHER_TIERS = Effect(
+    lambda run, compat: run.is_paged and run.has_further_tiers,
+    "with a policy that moves pages, and several memory tiers",
+    "no pages move, or one memory tier has room",
+)
+_WITH_SSD = Effect(
+    lambda run, compat: any(tier.kind == "ssd" for tier in run.config.system.all_tiers),
+    "with an SSD",
+    "there is no SSD",
+)
+_ITERATIONS = Effect(
+    lambda run, compat: run.most_iterations > 1, "with several iterations", "there is one iteration"
+)
 
 
 class BehaviourSpec(Spec):
@@ -19,14 +42,7 @@ class BehaviourSpec(Spec):
 
     transfers: Annotated[Literal["fluid", "batched"], PAGES] = "fluid"
     """fluid: constant rates between changes; batched: DMA batches with integer quotas"""
-    batch_pages: Annotated[
-        Count,
-        Effect(
-            lambda run, compat: run.is_paged and run.is_batched,
-            "with transfers batched and a policy that moves pages",
-            "no pages move in batches",
-        ),
-    ] = 50
+    batch_pages: Annotated[Count, _BATCHES] = 50
     """pages of one DMA batch"""
     addresses: Annotated[Literal["pooled", "own"], PAGES] = "pooled"
     """own: every tensor has its own addresses; pooled: those of designs on unified memory come from a caching
@@ -37,49 +53,21 @@ class BehaviourSpec(Spec):
     recency: Annotated[Literal["use", "arrival"], PAGES] = "arrival"
     """what moves pages to the recent end of the eviction order: use by a kernel, or arrival (with addresses
     from an allocator: of any page of a chunk of page_fault.group, as in the driver)"""
-    dead_tensors: Annotated[
-        Literal["released", "kept"],
-        Effect(
-            lambda run, compat: (
-                run.has_policy("frees_itself") or (run.is_paged and compat.addresses == "own")
-            ),
-            "with addresses own and a policy that moves pages",
-            "addresses come from an allocator, and stay mapped",
-        ),
-    ] = "released"
+    dead_tensors: Annotated[Literal["released", "kept"], _OWN_ADDRESSES] = "released"
     """of tensors with their own addresses. released: freed at death; kept: stay until evicted, and are
     written out like live ones"""
     running_tensors: Literal["pinned", "evictable"] = "pinned"
     """whether the running kernel's pages may be evicted"""
-    initial_tier: Annotated[
-        Literal["first", "last"],
-        Effect(
-            lambda run, compat: run.is_paged and run.has_further_tiers,
-            "with a policy that moves pages, and several memory tiers",
-            "no pages move, or one memory tier has room",
-        ),
-    ] = "first"
+    initial_tier: Annotated[Literal["first", "last"], _FURTHER_TIERS] = "first"
     """tier in which persistent tensors of unified memory lie before the first iteration: the first that has
     room for the tensor, or the last"""
-    flash_capacity: Annotated[
-        Literal["limited", "unlimited"],
-        Effect(
-            lambda run, compat: any(tier.kind == "ssd" for tier in run.config.system.all_tiers),
-            "with an SSD",
-            "there is no SSD",
-        ),
-    ] = "limited"
+    flash_capacity: Annotated[Literal["limited", "unlimited"], _WITH_SSD] = "limited"
     """whether the SSD can fill up"""
     fault_cost: Annotated[Literal["latency", "profiled"], PAGES] = "latency"
     """latency: each batch of faults waits; profiled: closed form over profiled durations"""
     compute_overlap: Annotated[Literal["after_arrival", "while_arriving"], PAGES] = "after_arrival"
     """whether a kernel computes while the pages it waits for are still arriving"""
-    reported_iteration: Annotated[
-        Literal["last", "fastest"],
-        Effect(
-            lambda run, compat: run.most_iterations > 1, "with several iterations", "there is one iteration"
-        ),
-    ] = "last"
+    reported_iteration: Annotated[Literal["last", "fastest"], _ITERATIONS] = "last"
     """iteration that results report"""
     breakdown: Literal["computing", "in_flight"] = "computing"
     """what overlaps: transfers while a kernel computes, or time in flight beyond its stall"""

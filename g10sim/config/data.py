@@ -23,11 +23,8 @@ def data_path(*parts: str) -> Path:
     return (installed if installed.is_dir() else _PACKAGE.parent).joinpath(*parts)
 
 
-def _directories(beside: Path | None) -> Iterator[Path]:
-    yield Path()
-    if beside is not None:
-        yield beside
-    yield data_path()
+def _directories(beside: Path | None) -> list[Path]:
+    return [Path(), *([] if beside is None else [beside]), data_path()]
 
 
 def find_file(name: str | Path, beside: Path | None = None) -> Path:
@@ -85,7 +82,4 @@ def _is_file(path: Path) -> bool:
 
 
 def _places(beside: Path | None) -> str:
-    places = ["the working directory", "the bundled data"]
-    if beside is not None:
-        places.insert(1, str(beside))
-    return ", ".join(places[:-1]) + " or " + places[-1]
+    return f"the working directory{'' if beside is None else f', {beside}'} or the bundled data"

@@ -1,18 +1,18 @@
-"""Description of SSDs as flash behind a controller."""
+"""Description of SSDs as flash behind a controller, and of SSDs of either model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from g10sim.config import quantities
 from g10sim.config.effects import Effect
 from g10sim.config.flash_array import FlashArray, request_rate
-from g10sim.config.ssd_parts import Attached
+from g10sim.config.ssd import Attached, SsdSpec
 from g10sim.units import PICOSECONDS_PER_SECOND, SIZE
 
 _DAYS_PER_YEAR = 365
@@ -64,6 +64,14 @@ class RatingSpec(quantities.Spec):
     """length of the warranty, in which they may be written"""
 
 
+_COPY_PLANES = Effect(
+    lambda run, ssd: ssd.planes > 1 and not ssd.in_place,
+    "with several planes and without in_place",
+    "a die has one plane, or there is no garbage",
+)
+_BUFFERED = Effect(lambda run, ssd: ssd.write_buffer > 0, "with a write_buffer", "there is no write buffer")
+
+
 class FlashSsdSpec(Attached):
     """An SSD of flash: channels, dies and planes, a translation layer, garbage collection and wear."""
 
@@ -104,14 +112,7 @@ class FlashSsdSpec(Attached):
     channel_order: Literal["pipelined", "rounds"] = "pipelined"
     """pipelined: a channel never waits while a die has data; rounds: all its dies get a read command, then
     all deliver"""
-    copy_planes: Annotated[
-        quantities.Count | None,
-        Effect(
-            lambda run, ssd: ssd.planes > 1 and not ssd.in_place,
-            "with several planes and without in_place",
-            "a die has one plane, or there is no garbage",
-        ),
-    ] = None
+    copy_planes: Annotated[quantities.Count | None, _COPY_PLANES] = None
     """planes that a program command of garbage collection serves; none: all of a die"""
     controller_latency: quantities.Duration
     """of one access, in addition to flash and channel"""
@@ -121,10 +122,7 @@ class FlashSsdSpec(Attached):
     """requests that a drive is handed at a time"""
     write_buffer: quantities.Bytes
     """in one drive's memory; 0 B: none"""
-    write_window: Annotated[
-        quantities.Count,
-        Effect(lambda run, ssd: ssd.write_buffer > 0, "with a write_buffer", "there is no write buffer"),
-    ] = 2
+    write_window: Annotated[quantities.Count, _BUFFERED] = 2
     """pages per plane that the buffer hands out at a time"""
     slc: SlcSpec | None = None
     """part written with one bit per cell; none: there is none"""
@@ -256,3 +254,24 @@ class FlashSsdSpec(Attached):
         """Drive writes per day that the warranty covers."""
         capacity = self.logical_bytes / self.drives
         return self.rating.written / capacity / (self.rating.years * _DAYS_PER_YEAR)
+
+
+def _model(data: Any) -> str | None:
+    """Return the model that a description names, by default link."""
+    found = data.get("model", "link") if isinstance(data, Mapping) else getattr(data, "model", "link")
+    return found if isinstance(found, str) else None
+
+
+AnySsdSpec = Annotated[
+    Annotated[SsdSpec, Tag("link")] | Annotated[FlashSsdSpec, Tag("flash")], Discriminator(_model)
+]
+"""An SSD of either model; ``model`` says which."""
+
+
+class SsdPreset(quantities.Spec):
+    """An SSD by name. ``sources`` says for every number (by dotted key) where it comes from."""
+
+    name: str
+    description: str
+    ssd: AnySsdSpec
+    sources: dict[str, str]

@@ -24,6 +24,16 @@ ACCESSED = Effect(
     "with a policy that moves pages, except for batched transfers",
     "no kernel uses tensors where they lie",
 )
+_LIMITED = Effect(
+    lambda run, pinned: run.copies_to_host and pinned.limit is not None,
+    "with a limit and a policy that copies whole tensors to the host",
+    "there is no limit, or no policy copies whole tensors to the host",
+)
+_PAGEABLE = Effect(
+    lambda run, pinned: run.pins or pinned.limit is not None,
+    "with a limit, or a policy that names pageable tensors",
+    "there is no limit",
+)
 
 
 class PinnedSpec(quantities.Spec):
@@ -44,23 +54,9 @@ class PinnedSpec(quantities.Spec):
     """of unpinning one buffer"""
     unpin_rate: Annotated[quantities.PositiveRate | None, _UNPINS] = None
     """of unpinning; none: only latency"""
-    beyond_limit: Annotated[
-        Literal["pageable", "stays"],
-        Effect(
-            lambda run, pinned: run.copies_to_host and pinned.limit is not None,
-            "with a limit and a policy that copies whole tensors to the host",
-            "there is no limit, or no policy copies whole tensors to the host",
-        ),
-    ] = "pageable"
+    beyond_limit: Annotated[Literal["pageable", "stays"], _LIMITED] = "pageable"
     """pageable: copied to and from memory that is not pinned; stays: not moved to the host"""
-    pageable_bandwidth: Annotated[
-        quantities.PositiveRate | None,
-        Effect(
-            lambda run, pinned: run.pins or pinned.limit is not None,
-            "with a limit, or a policy that names pageable tensors",
-            "there is no limit",
-        ),
-    ] = None
+    pageable_bandwidth: Annotated[quantities.PositiveRate | None, _PAGEABLE] = None
     """most of a copy that uses pageable memory; none: as fast as pinned"""
 
 
@@ -112,60 +108,51 @@ class KernelAccessSpec(quantities.Spec):
     """of a kernel; none: as fast as its path"""
 
 
+_HOST_TIER = Effect(lambda run, host: "host" in run.tiers, "with host among the tiers", "it is no tier")
+_SOCKETS = Effect(
+    lambda run, host: (
+        run.has_links
+        and (run.has_tier_at_socket or bool(host.memory_bandwidth or host.inter_socket_bandwidth))
+    ),
+    "with memory_bandwidth or inter_socket_bandwidth, or a tier at a socket",
+    "sockets have neither limits nor tiers",
+)
+_BETWEEN_SOCKETS = Effect(
+    lambda run, host: (
+        run.has_links and (run.has_tier_at_socket or (run.joins_gpus and run.config.system.nvlink is None))
+    ),
+    "with a tier at a socket, or GPUs that send to each other over PCIe",
+    "nothing goes from socket to socket",
+)
+_PINNED = Effect(
+    lambda run, host: run.copies_to_host or run.pins or run.pins_on_use,
+    "with a policy that copies whole tensors to the host, pins on first use, or names pageable ones",
+    "nothing is pinned",
+)
+_COPIES_TO_HOST = Effect(
+    lambda run, host: run.copies_to_host,
+    "with a policy that copies whole tensors to host memory",
+    "no policy does so",
+)
+
+
 class HostSpec(quantities.Spec):
     """Host memory set aside for the GPUs; 0 where there is none.
 
     Every GPU's tensors lie in the memory of their socket. Without ``sockets`` there is one for all GPUs.
     """
 
-    memory: Annotated[
-        quantities.Bytes,
-        Effect(lambda run, host: "host" in run.tiers, "with host among the tiers", "it is no tier"),
-    ]
+    memory: Annotated[quantities.Bytes, _HOST_TIER]
     """host memory for tensors"""
     memory_bandwidth: Annotated[quantities.PositiveRate | None, LINKS] = None
     """of one socket's memory, for all that GPUs read and write there; none: no limit"""
-    sockets: Annotated[
-        tuple[SocketSpec, ...],
-        Effect(
-            lambda run, host: (
-                run.has_links
-                and (run.has_tier_at_socket or bool(host.memory_bandwidth or host.inter_socket_bandwidth))
-            ),
-            "with memory_bandwidth or inter_socket_bandwidth, or a tier at a socket",
-            "sockets have neither limits nor tiers",
-        ),
-    ] = ()
+    sockets: Annotated[tuple[SocketSpec, ...], _SOCKETS] = ()
     """processors; every GPU hangs on one"""
-    inter_socket_bandwidth: Annotated[
-        quantities.PositiveRate | None,
-        Effect(
-            lambda run, host: (
-                run.has_links
-                and (run.has_tier_at_socket or (run.joins_gpus and run.config.system.nvlink is None))
-            ),
-            "with a tier at a socket, or GPUs that send to each other over PCIe",
-            "nothing goes from socket to socket",
-        ),
-    ] = None
+    inter_socket_bandwidth: Annotated[quantities.PositiveRate | None, _BETWEEN_SOCKETS] = None
     """between sockets, in each direction; none: no limit"""
-    pinned: Annotated[
-        PinnedSpec | None,
-        Effect(
-            lambda run, host: run.copies_to_host or run.pins or run.pins_on_use,
-            "with a policy that copies whole tensors to the host, pins on first use, or names pageable ones",
-            "nothing is pinned",
-        ),
-    ] = None
+    pinned: Annotated[PinnedSpec | None, _PINNED] = None
     """page-locked memory; none: pinning costs nothing and has no limit"""
-    compression: Annotated[
-        CompressionSpec | None,
-        Effect(
-            lambda run, host: run.copies_to_host,
-            "with a policy that copies whole tensors to host memory",
-            "no policy does so",
-        ),
-    ] = None
+    compression: Annotated[CompressionSpec | None, _COPIES_TO_HOST] = None
     """of tensors in host memory"""
     kernel_access: Annotated[KernelAccessSpec | None, ACCESSED] = None
     """kernels can use tensors where they lie; none: they cannot"""

@@ -102,25 +102,23 @@ class NvlinkSpec(Spec):
     """of one GPU to and from all others, in each direction"""
 
 
+_LINKS_OR_PLANS = Effect(
+    lambda run, pcie: run.has_links or run.has_policy("plans"),
+    "with fluid transfers, or a policy that plans or copies whole tensors",
+    "batched transfers know one link",
+)
+_SERVED = Effect(
+    lambda run, pcie: run.has_links and run.has_policy("keeps_service"),
+    "with fluid transfers, or a policy that copies whole tensors and does not choose the service",
+    "batched transfers know one link, or policies choose the service",
+)
+
+
 class PcieSpec(LinkSpec):
     """The tree of PCIe links: every GPU's own link and the links that GPUs share."""
 
-    shared: Annotated[
-        tuple[SharedLinkSpec, ...],
-        Effect(
-            lambda run, pcie: run.has_links or run.has_policy("plans"),
-            "with fluid transfers, or a policy that plans or copies whole tensors",
-            "batched transfers know one link",
-        ),
-    ] = ()
+    shared: Annotated[tuple[SharedLinkSpec, ...], _LINKS_OR_PLANS] = ()
     """links that GPUs share"""
-    service: Annotated[
-        Literal["fair", "first_come", "deadline"],
-        Effect(
-            lambda run, pcie: run.has_links and run.has_policy("keeps_service"),
-            "with fluid transfers, or a policy that copies whole tensors and does not choose the service",
-            "batched transfers know one link, or policies choose the service",
-        ),
-    ] = "fair"
+    service: Annotated[Literal["fair", "first_come", "deadline"], _SERVED] = "fair"
     """how transfers of equal rank share links. fair: max-min fair, all at once; first_come: one after another
     at full rate, the oldest first; deadline: what is needed first"""

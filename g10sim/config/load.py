@@ -156,16 +156,13 @@ def _check_sweep_key(key: str, config: RunConfig, document: Document) -> None:
     top, *rest = key.split(".")
     path: KeyPath = ("sweep", key)
     if top not in _SWEEPABLE:
-        allowed = f"keys of {choices_text(_SWEEPABLE)}"
         problem = f"found a key that cannot be swept{nearest(top, _SWEEPABLE)}"
-        raise document.error(path, f"{problem}; allowed: {allowed}")
+        raise document.error(path, f"{problem}; allowed: keys of {choices_text(_SWEEPABLE)}")
     whole = key in ("policies", "workload") or key.startswith("workload.trace")
     whole = whole or (top == "policies" and rest[1:] == ["name"])
     if whole:
-        problem = "found a whole list"
-        raise document.error(path, f"{problem}; allowed: several entries of 'policies' or 'workload.trace'")
+        allowed = "several entries of 'policies' or 'workload.trace'"
+        raise document.error(path, f"found a whole list; allowed: {allowed}")
     if top == "policies" and not (len(rest) > 1 and _is_position(rest[0], len(config.policies))):
-        raise document.error(
-            path,
-            f"found '{key}'; allowed: policies.POSITION.PARAMETER, position 0 to {len(config.policies) - 1}",
-        )
+        allowed = f"policies.POSITION.PARAMETER, position 0 to {len(config.policies) - 1}"
+        raise document.error(path, f"found '{key}'; allowed: {allowed}")

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, KeyPath, load_document, merge
+from g10sim.config.flash_ssd import SsdPreset
 from g10sim.config.links import LINK_RATES
 from g10sim.config.problems import problems
 from g10sim.config.quantities import Spec
 from g10sim.config.sharing import VariationSpec
-from g10sim.config.ssd import SsdPreset
 from g10sim.config.system import SystemSpec
 from g10sim.errors import all_of
 from g10sim.registry import as_spelled, not_found
@@ -46,17 +46,14 @@ def load_system(spec: str | Mapping[str, Any] | SystemSpec, beside: Path | None 
     """
     if isinstance(spec, SystemSpec):
         return spec
-    document = Document({"system": spec}, "")
-    data = system_data(spec, document, ("system",), beside)
-    return validated(SystemSpec, data, document, ("system",))
+    document, path = Document({"system": spec}, ""), ("system",)
+    return validated(SystemSpec, system_data(spec, document, path, beside), document, path)
 
 
 def load_ssd(name: str) -> SsdPreset:
     """Return an SSD preset, its sources under the keys that they have in a system. Raises ConfigError."""
     document = Document({"ssd": name}, "")
-    given = _preset_ssd(name, document, ("ssd",))
-    described = {key: given.pop(key) for key in ("name", "description")}
-    sources = {f"ssd.{key}": text for key, text in given.pop(_SOURCES).items()}
+    described, given, sources = _preset_ssd(name, document, ("ssd",))
     return validated(SsdPreset, {**described, "ssd": given, _SOURCES: sources}, document)
 
 
@@ -67,9 +64,8 @@ def load_behaviour(spec: str | Mapping[str, Any] | BehaviourSpec | None) -> Beha
     """
     if isinstance(spec, BehaviourSpec):
         return spec
-    document = Document({"compat": spec}, "")
-    data = behaviour_data(spec, document, ("compat",))
-    return validated(BehaviourSpec, data, document, ("compat",))
+    document, path = Document({"compat": spec}, ""), ("compat",)
+    return validated(BehaviourSpec, behaviour_data(spec, document, path), document, path)
 
 
 def load_variation(spec: Mapping[str, Any] | VariationSpec | None) -> VariationSpec | None:
@@ -234,19 +230,21 @@ def _device(
     if not isinstance(asked, str | Mapping) or (isinstance(asked, Mapping) and PRESET_KEY not in asked):
         return {}, {}
     name, own = _split(asked, document, (*path, "ssd"))
-    data = _preset_ssd(name, document, (*path, "ssd"))
-    data.pop("name")
-    data.pop("description")
-    origins = {f"ssd.{key}": text for key, text in data.pop(_SOURCES).items()}
+    _, data, origins = _preset_ssd(name, document, (*path, "ssd"))
     return {"ssd": merge(data, own)}, origins
 
 
-def _preset_ssd(name: str | None, document: Document, path: KeyPath) -> dict[str, Any]:
+def _preset_ssd(
+    name: str | None, document: Document, path: KeyPath
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """Return name and description of an SSD, the key ``ssd``, and sources under keys of a system."""
     names = ssd_names()
     name = name and as_spelled(name, names)
     if name not in names:
         raise document.error(path, f"found unknown SSD '{name}'{not_found(name, names)}")
-    return dict(_bundled("ssds", name).data)
+    data = dict(_bundled("ssds", name).data)
+    described = {key: data.pop(key) for key in ("name", "description")}
+    return described, data, {f"ssd.{key}": text for key, text in data.pop(_SOURCES).items()}
 
 
 @cache  # a sweep asks for the same one in each of its combinations

@@ -19,7 +19,8 @@ from g10sim.text import shown
 Item = TypeVar("Item")
 
 _MOST_SHOWN = 200
-_MOST_TELLING = ("extra_forbidden", "missing")
+_MOST_TELLING = {"extra_forbidden": 0, "missing": 1}
+"""Kinds of problems that come before all others, and their ranks."""
 
 
 def describe(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
@@ -32,8 +33,9 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPa
 
     Next to an unknown key a missing one is left out: the one is often a misspelling of the other.
     """
-    found = sorted(error.errors(include_url=False), key=lambda details: _rank(details["type"]))
-    unknown = {details["loc"][:-1] for details in found if details["type"] == _MOST_TELLING[0]}
+    ranks = _MOST_TELLING
+    found = sorted(error.errors(include_url=False), key=lambda one: ranks.get(one["type"], len(ranks)))
+    unknown = {details["loc"][:-1] for details in found if details["type"] == "extra_forbidden"}
     return [
         _described(details, model)
         for details in found
@@ -41,19 +43,13 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPa
     ]
 
 
-def _rank(kind: str) -> int:
-    return _MOST_TELLING.index(kind) if kind in _MOST_TELLING else len(_MOST_TELLING)
-
-
 def _described(details: ErrorDetails, model: type[BaseModel]) -> tuple[KeyPath, str]:
     path, above, here = _follow(tuple(details["loc"]), model)
     if details["type"] == "value_error":
         return _own(path, str(details["ctx"]["error"]))
     if details["type"] == "extra_forbidden" and (where := _belongs(str(path[-1]), model, path[:-1])):
-        return (
-            path,
-            f"found an unknown key (did you mean '{where}'?); allowed: {', '.join(sorted(_fields(above)))}",
-        )
+        known = ", ".join(sorted(_fields(above)))
+        return path, f"found an unknown key (did you mean '{where}'?); allowed: {known}"
     if details["type"] == "union_tag_invalid":
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected_tags"])
         found = details["ctx"]["tag"]

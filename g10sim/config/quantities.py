@@ -127,6 +127,7 @@ PositiveRate = Annotated[Rate, AfterValidator(_above_zero)]
 PositiveCountRate = Annotated[CountRate, AfterValidator(_above_zero)]
 PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
 PositiveFrequency = Annotated[Frequency, AfterValidator(_above_zero)]
+PositiveComputeRate = Annotated[ComputeRate, AfterValidator(_above_zero)]
 
 
 def _default(kind: units.Quantity, text: str) -> Any:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
-from g10sim.config.quantities import Duration, PlainName, Spec, default_time, required
+from g10sim.config.quantities import Duration, Number, PlainName, Spec, default_time, required
 from g10sim.config.sharing import BESIDE, ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.text import shown
 
 Table = Literal[
@@ -49,17 +48,11 @@ def _checked_seeds(value: object) -> int | tuple[int, ...]:
 
 
 _SEED_SCHEMA = {"type": "integer", "minimum": 0, "maximum": _LARGEST_SEED}
+_SEEDS_SCHEMA = {"type": "array", "items": _SEED_SCHEMA, "minItems": 1, "uniqueItems": True}
 Seeds = Annotated[
     int | tuple[int, ...],
     BeforeValidator(_checked_seeds),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                _SEED_SCHEMA,
-                {"type": "array", "items": _SEED_SCHEMA, "minItems": 1, "uniqueItems": True},
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [_SEED_SCHEMA, _SEEDS_SCHEMA]}),
 ]
 AUTO: Literal["auto"] = "auto"
 """Number of iterations that stands for as many as it takes."""
@@ -121,6 +114,12 @@ class JobSpec(Spec):
             yield "found arrivals 'poisson' without 'interval'; allowed: a mean interval above 0"
 
 
+_REPLICAS = Effect(
+    lambda run, workload: run.replicas > 1, "with replicas, 2 or more", "there are no replicas"
+)
+_JOBS = Effect(lambda run, workload: bool(workload.jobs), "with jobs", "one job runs at a time")
+
+
 class WorkloadSpec(Spec):
     """The workload: one trace at a time (``trace``), or several jobs together (``jobs``)."""
 
@@ -137,17 +136,13 @@ class WorkloadSpec(Spec):
     """those of the traces, or those that the system's GPU takes for the same kernels"""
     replicas: int | None = Field(default=None, strict=True, ge=1, le=1024)
     """data-parallel replicas of the trace, on the GPUs from 0; one row of results each"""
-    gradient_exchange: Annotated[
-        ExchangeSpec,
-        _mapping_with("method"),
-        Effect(lambda run, workload: run.replicas > 1, "with replicas, 2 or more", "there are no replicas"),
-    ] = Field(default_factory=ExchangeSpec)
+    gradient_exchange: Annotated[ExchangeSpec, _mapping_with("method"), _REPLICAS] = Field(
+        default_factory=ExchangeSpec
+    )
     """how replicas exchange gradients"""
     variation: VariationSpec | None = None
     """random factors on kernel times, unknown to the policies"""
-    sharing: Annotated[
-        SharingSpec, Effect(lambda run, workload: bool(workload.jobs), "with jobs", "one job runs at a time")
-    ] = Field(default_factory=SharingSpec)
+    sharing: Annotated[SharingSpec, _JOBS] = Field(default_factory=SharingSpec)
     """how jobs on one GPU share its time and memory"""
 
     @required
@@ -175,6 +170,45 @@ class PolicySpec(Spec):
     def as_mapping(self) -> dict[str, Any]:
         """Name and parameters, as the registry of policies takes them."""
         return {"name": self.name, **(self.model_extra or {})}
+
+
+_WIDEST = 1000
+"""Farthest that times may be off: rates of all allowed machines stay above 0."""
+
+
+def _around_one(span: tuple[float, float]) -> tuple[float, float]:
+    low, high = span
+    if not 1 / _WIDEST <= low <= 1 <= high <= _WIDEST:
+        raise ValueError(
+            f"found {list(span)}; allowed: a factor from {1 / _WIDEST:g} to 1, and one from 1 to {_WIDEST}"
+        )
+    return span
+
+
+Span = Annotated[tuple[Number, Number], AfterValidator(_around_one)]
+CERTAIN = (1.0, 1.0)
+
+
+class UncertaintySpec(Spec):
+    """Factors by which times may be off, [lowest, highest]: 1.25 is a quarter slower than simulated.
+
+    Every cell is also run at four corners, kernels and all that moves data each at their lowest or highest
+    factors, and ``draws`` times with factors that are drawn by the seed of the run: one for each class of
+    operators, one for links, drives and page faults each.
+    """
+
+    kernels: Span = CERTAIN
+    """times of kernels"""
+    links: Span = CERTAIN
+    """times of bytes on links, and of starting copies"""
+    drives: Span = CERTAIN
+    """times of bytes on drives, and of accesses"""
+    faults: Span = CERTAIN
+    """times of handling page faults"""
+    draws: int = Field(default=4, strict=True, ge=0, le=64)
+    """cells in addition to the four corners"""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """where factors come from, by key"""
 
 
 class RunConfig(Spec):

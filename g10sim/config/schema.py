@@ -9,9 +9,8 @@ from g10sim.config.behaviour import PRESETS, BehaviourSpec
 from g10sim.config.effects import effects_of
 from g10sim.config.presets import PRESET_KEY, ssd_names, system_names, uncertainty_names
 from g10sim.config.quantities import Spec, descriptions
-from g10sim.config.run import RunConfig
+from g10sim.config.run import RunConfig, UncertaintySpec
 from g10sim.config.system import SystemSpec
-from g10sim.config.uncertainty import UncertaintySpec
 
 _REFERENCE = "#/$defs/"
 

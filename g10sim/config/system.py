@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 
 from g10sim.config import quantities
 from g10sim.config.effects import LINKS, Effect
+from g10sim.config.flash_ssd import AnySsdSpec
 from g10sim.config.host import CpuSpec, HostSpec
 from g10sim.config.links import NvlinkSpec, PcieSpec
-from g10sim.config.ssd import AnySsdSpec, SsdSpec
+from g10sim.config.ssd import SsdSpec
 from g10sim.config.tiers import MemoryTierSpec, Tier, TierEntry, located, sections_of_tiers, ssd_tier
 from g10sim.display import Displayed, rounded_bytes
 from g10sim.errors import ConfigError, InvariantError
@@ -32,6 +33,11 @@ class CopyContentionSpec(quantities.Spec):
     """of a kernel's speed, while copies fill the link both ways"""
 
 
+_GPUS = Effect(
+    lambda run, gpu: run.last_gpu > 0, "with replicas, or jobs on several GPUs", "one GPU has jobs"
+)
+
+
 class GpuSpec(quantities.Spec):
     """The GPUs of a machine, all alike.
 
@@ -44,12 +50,7 @@ class GpuSpec(quantities.Spec):
 
     name: str = ""
     """which GPU, such as a100-40g: traces timed for another are told; empty: any"""
-    count: Annotated[
-        int,
-        Effect(
-            lambda run, gpu: run.last_gpu > 0, "with replicas, or jobs on several GPUs", "one GPU has jobs"
-        ),
-    ] = Field(default=1, strict=True, ge=1, le=1024)
+    count: Annotated[int, _GPUS] = Field(default=1, strict=True, ge=1, le=1024)
     """number of GPUs"""
     memory: quantities.PositiveBytes
     """HBM of one GPU"""
@@ -109,6 +110,14 @@ class PageFaultSpec(quantities.Spec):
     """of pages that make room for those that faulted. overlapped: while these arrive; serial: before"""
 
 
+_SSD_TIER = Effect(lambda run, system: "ssd" in run.tiers, "with ssd among the tiers", "it is no tier")
+_JOINED = Effect(
+    lambda run, system: run.joins_gpus,
+    "with replicas that exchange gradients around a ring, jobs on several GPUs, or a tier at one",
+    "no GPU sends to another",
+)
+
+
 class SystemSpec(Displayed, quantities.Spec):
     """One machine. ``sources`` says for every number (by dotted key) where it comes from."""
 
@@ -118,22 +127,12 @@ class SystemSpec(Displayed, quantities.Spec):
     host: HostSpec
     cpu: CpuSpec | None = None
     """processors; none: no kernel can use one"""
-    ssd: Annotated[
-        AnySsdSpec | None,
-        Effect(lambda run, system: "ssd" in run.tiers, "with ssd among the tiers", "it is no tier"),
-    ]
+    ssd: Annotated[AnySsdSpec | None, _SSD_TIER]
     """the drive: two rates and a latency, or flash"""
     tiers: tuple[TierEntry, ...] | None = Field(default=None, min_length=1)
     """memory tiers, fastest first: host and ssd stand for these sections; none: host, ssd"""
     pcie: PcieSpec
-    nvlink: Annotated[
-        NvlinkSpec | None,
-        Effect(
-            lambda run, system: run.joins_gpus,
-            "with replicas that exchange gradients around a ring, jobs on several GPUs, or a tier at one",
-            "no GPU sends to another",
-        ),
-    ] = None
+    nvlink: Annotated[NvlinkSpec | None, _JOINED] = None
     """links between GPUs; none: over PCIe"""
     page_fault: PageFaultSpec
     sources: dict[str, str] = Field(default_factory=dict)

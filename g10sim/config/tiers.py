@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from g10sim.config import ssd_parts as parts
-from g10sim.config.flash_ssd import FlashSsdSpec
+from g10sim.config import ssd as parts
+from g10sim.config.flash_ssd import AnySsdSpec, FlashSsdSpec
 from g10sim.config.host import ACCESSED, KernelAccessSpec
 from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveRate, Spec, required
-from g10sim.config.ssd import AnySsdSpec, SsdSpec
+from g10sim.config.ssd import SsdSpec
 from g10sim.places import place, tier_word
 from g10sim.records import Location
 from g10sim.registry import nearest

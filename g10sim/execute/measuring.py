@@ -94,7 +94,8 @@ def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
         for model in plan.models
     ]
     found = link(device, parse_bytes(plan.largest_copy))
-    text = yaml.safe_dump({"preset": plan.system, **found}, sort_keys=False)
+    system = {"preset": plan.system, **found}
+    text = yaml.safe_dump(system, sort_keys=False)
     save_text(directory / "system.yaml", f"# Measured on {device_name(device)}.\n{text}")
     yield f"link: {found['pcie']['to_device']} in, {found['pcie']['from_device']} out"
     prepared = []
@@ -103,7 +104,6 @@ def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
         plain, unlimited = (f"{seconds * 1e3:.2f} ms" for seconds in prepared[-1][-2:])
         yield f"{name}: plain step {plain}, without a limit {unlimited}"
     _write(directory / "kernels.csv", [row for made in prepared for row in _kernel_rows(made)])
-    system = {"preset": plan.system, **found}
     predicted = list(_predictions(plan, prepared, system))
     _write(directory / "predicted.csv", [cell.row for cell in predicted])
     yield f"predicted.csv: sha256 {hashlib.sha256((directory / 'predicted.csv').read_bytes()).hexdigest()}"
@@ -321,7 +321,6 @@ def _write_timeline(path: Path, script: Script, report: StepReport) -> None:
             ("without moves", now, alone),
             ("executed", start * 1e6, (end - start) * 1e6),
         ):
-            event = {"name": kernel.name, "ph": "X", "pid": 0, "tid": thread, "ts": at, "dur": lasts}
-            events.append(event)
+            events.append({"name": kernel.name, "ph": "X", "pid": 0, "tid": thread, "ts": at, "dur": lasts})
         now += alone
     save_text(path, json.dumps({"traceEvents": events}))

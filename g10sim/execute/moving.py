@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -87,10 +87,6 @@ class DeviceView:
         """Bytes of a tensor in a tier."""
         return self.host_bytes(tensor) if tier == _HOST else 0
 
-    def away_bytes(self, tensor: int) -> int:
-        """Bytes of a tensor in host memory."""
-        return self.host_bytes(tensor)
-
     def size_bytes(self, tensor: int) -> int:
         """Bytes of a tensor."""
         return self._account.sizes[tensor]
@@ -103,6 +99,8 @@ class DeviceView:
     def host_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in host memory."""
         return self._account.sizes[tensor] if tensor in self._account.host else 0
+
+    away_bytes = host_bytes
 
     def flash_bytes(self, tensor: int) -> int:
         """Return 0: nothing is on flash."""
@@ -146,10 +144,9 @@ class Mover:
         """Prepare the moves of each kernel. Raises ExecutionError for a plan with others than it can do."""
         self.account = Account(trace, memory, self._victims)
         self.view = DeviceView(trace, guide.system, self.account)
-        self.memory_kind: MemoryKind = "paged"
-        self._policy, self._trace = guide.policy, trace
-        if guide.policy is not None:
-            self.memory_kind = guide.policy.requirements.placement
+        policy = guide.policy
+        self.memory_kind: MemoryKind = "paged" if policy is None else policy.requirements.placement
+        self._policy, self._trace = policy, trace
         self._plan: defaultdict[int, list[Move]] = defaultdict(list)
         self._take(guide.plan)
         self._leaving: defaultdict[int, list[int]] = defaultdict(list)
@@ -159,7 +156,7 @@ class Mover:
         self._called_off: Collection[int] = ()
         self._last = -1
         self._owed_bytes = 0
-        self.is_idle = guide.policy is None and not self._plan
+        self.is_idle = policy is None and not self._plan
 
     def start(self, kernel: int, needed: Collection[int], together: Collection[int], last: int) -> None:
         """Issue the moves of a kernel that is about to start.
@@ -176,11 +173,7 @@ class Mover:
         for tensor in waiting:
             self.fetch(tensor)
         self._perform(self._plan[kernel])
-        if self._policy is not None:
-            policy, view = self._policy, self.view
-            self._perform(
-                asked(policy, "on_kernel_start", lambda: moves_of(policy.on_kernel_start(view)), kernel)
-            )
+        self._perform(self._answer("on_kernel_start", moves_of, kernel) or ())
 
     def end(self, kernel: int, upcoming: Collection[int]) -> None:
         """Carry out what was to wait for the end of a kernel, and ask for more.
@@ -191,12 +184,10 @@ class Mover:
         for tensor in self._leaving.pop(kernel, ()):
             if tensor not in upcoming:
                 self.account.evict(tensor, "planned")
-        if self._policy is not None:
-            policy, view = self._policy, self.view
-            answer = asked(policy, "on_kernel_end", lambda: moves_of(policy.on_kernel_end(view)), kernel)
-            self._called_off = upcoming
-            self._perform(answer)
-            self._called_off = ()
+        answer = self._answer("on_kernel_end", moves_of, kernel)
+        self._called_off = upcoming
+        self._perform(answer or ())
+        self._called_off = ()
 
     def _enter(self, kernel: int, needed: Collection[int], together: Collection[int], last: int) -> None:
         self.view.kernel, self.view.needed = kernel, needed
@@ -205,23 +196,25 @@ class Mover:
     def begin(self, iteration: int) -> None:
         """Begin a step. Raises ExecutionError for a policy that answers with another plan."""
         self.view.iteration, self.view.kernel = iteration, 0
-        if self._policy is not None:
-            policy, view = self._policy, self.view
-            plan = asked(policy, "on_iteration_start", lambda: policy.on_iteration_start(view))
-            if plan is not None:
-                self._plan.clear()
-                self._take(plan)
+        plan: MigrationPlan | None = self._answer("on_iteration_start", lambda answer: answer)
+        if plan is not None:
+            self._plan.clear()
+            self._take(plan)
 
     def _take(self, plan: MigrationPlan | None) -> None:
         for planned in plan.moves if plan else ():
             self._check(planned.kernel, planned.move)
             self._plan[planned.kernel].append(planned.move)
 
-    def _victims(self) -> Iterator[int]:
+    def _victims(self) -> Iterable[int]:
+        return self._answer("choose_victims", victims_of, self.view.kernel) or ()
+
+    def _answer(self, hook: str, read: Callable[[Any], Any], kernel: int | None = None) -> Any:
+        """Return what the policy answers to a hook, as ``read`` reads it; None without a policy."""
         policy, view = self._policy, self.view
-        if policy is not None:
-            hook = "choose_victims"
-            yield from asked(policy, hook, lambda: victims_of(policy.choose_victims(view)), view.kernel)
+        if policy is None:
+            return None
+        return asked(policy, hook, lambda: read(getattr(policy, hook)(view)), kernel)
 
     def _perform(self, moves: Iterable[Move]) -> None:
         for move in moves:

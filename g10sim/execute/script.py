@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -145,13 +146,10 @@ def _script(
 
 def first_difference(found: Script, allowed: Script) -> str | None:
     """Say at which operator two scripts differ first, and name both; None where their operators are alike."""
-    for number in range(max(len(found.calls), len(allowed.calls))):
-        names = [
-            script.calls[number].name if number < len(script.calls) else "no further operator"
-            for script in (found, allowed)
-        ]
-        if names[0] != names[1]:
-            return f"operator {number}: found {names[0]}; allowed: {names[1]}, as in the trace"
+    names = ((call.name for call in script.calls) for script in (found, allowed))
+    for number, (name, other) in enumerate(zip_longest(*names, fillvalue="no further operator")):
+        if name != other:
+            return f"operator {number}: found {name}; allowed: {other}, as in the trace"
     return None
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from g10sim.config.flash_ssd import FlashSsdSpec
+from g10sim.config.run import UncertaintySpec
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import SsdTierSpec
-from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.experiment.cells import Cell, CellResult
 from g10sim.results.columns import OK
 from g10sim.results.seeds import ranged_columns

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -55,8 +56,10 @@ def chart_data(results: pd.DataFrame) -> dict[str, Any]:
     names = names or ["policy"]
     keys, places = [], {}
     for name in names:
-        texts, numbers, title = _values(results, name)
-        keys.append({"name": name, "title": title, "texts": list(texts.values()), "numbers": numbers})
+        found = named(results, name)
+        texts: dict[Any, str] = dict(found.texts) | ({None: "none"} if results[name].isna().any() else {})
+        numbers = [*found.numbers.values()]
+        keys.append({"name": name, "title": found.label, "texts": list(texts.values()), "numbers": numbers})
         places[name] = {value: place for place, value in enumerate(texts)}
     metrics, parts = _metrics(results), _parts(results)
     rows = [
@@ -88,13 +91,6 @@ def _colours(results: pd.DataFrame) -> list[str]:
     wanted = [look.colour for look in looks(results).values()]
     spare = (colour for colour in _SPARE if colour not in wanted)
     return [next(spare, "#777777") if colour.upper() in _UNSEEN else colour for colour in wanted]
-
-
-def _values(results: pd.DataFrame, name: str) -> tuple[dict[Any, str], list[float], str]:
-    """Return the values of a key in order: their texts, the same as numbers if they are, and its title."""
-    found = named(results, name)
-    missing = {None: "none"} if results[name].isna().any() else {}
-    return {**found.texts, **missing}, [*found.numbers.values()], found.label
 
 
 def _metrics(results: pd.DataFrame) -> dict[str, pd.Series[float]]:
@@ -257,11 +253,9 @@ def _summary(results: pd.DataFrame, directory: Path, provenance: Mapping[str, An
     counts = results.drop_duplicates("cell")["status"].value_counts()
     parts = [f"{counts.get(OK, 0)} of {int(counts.sum())} cells ran"]
     parts += [f"{counts[status]} {status}" for status in (UNSUPPORTED, FAILED) if counts.get(status)]
-    try:
+    with suppress(ConfigError, KeyError):  # a report without it is still a report
         timing = reading.read_csv(directory, reading.TIMING, provenance)
         parts.append(f"simulating took {timing['wall_seconds'].sum():,.1f} s of one processor")
-    except (ConfigError, KeyError):
-        pass  # a report without it is still a report
     return "; ".join(parts) + "."
 
 

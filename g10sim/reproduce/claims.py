@@ -260,7 +260,5 @@ def _measure(measure: Measure, experiment: str, data: str, output: Path) -> Meas
 
 def by_verdict(findings: Iterable[Finding]) -> Mapping[str, int]:
     """Count findings by verdict."""
-    counts = dict.fromkeys((REPRODUCED, IN_RANGE, NOT_REPRODUCED, NOT_MEASURED), 0)
-    for one in findings:
-        counts[one.verdict] += 1
-    return counts
+    found = [one.verdict for one in findings]
+    return {verdict: found.count(verdict) for verdict in (REPRODUCED, IN_RANGE, NOT_REPRODUCED, NOT_MEASURED)}

@@ -18,7 +18,7 @@ from g10sim.config.load import with_values
 from g10sim.config.presets import validated
 from g10sim.config.problems import among
 from g10sim.config.quantities import Spec, required
-from g10sim.config.uncertainty import UncertaintySpec
+from g10sim.config.run import UncertaintySpec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.cells import one_line
 from g10sim.experiment.run import Outcome, Running, run_experiments
@@ -221,14 +221,13 @@ def check_measured(
             failed[row.spec.name] = f"cannot be simulated: {row.spec.cannot}"
             continue
         try:
-            path = _trace(row, traces)
+            if (path := _trace(row, traces)) is not None:
+                found[row.spec.name] = path
         except G10SimError as error:
             failed[row.spec.name] = one_line(error)
-            continue
-        if path is not None:
-            found[row.spec.name] = path
-    named = {row.spec.name: row for row in rows if row.spec.name in found}
-    documents = {name: row.run_document(found[name]) for name, row in named.items()}
+    documents = {
+        row.spec.name: row.run_document(found[row.spec.name]) for row in rows if row.spec.name in found
+    }
     outcomes = run_experiments(documents, output, **running)
     judged = [
         _judged(row, outcomes[row.spec.name], found[row.spec.name])

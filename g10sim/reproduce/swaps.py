@@ -47,19 +47,14 @@ class SwapOutcome:
         """Return the columns of a table; sizes in bytes, times in cycles, empty where there is nothing."""
         schedule = None if self.plan is None else self.plan.swaps.schedule
         return {
-            "limit_bytes": self.limit_bytes,
-            "score": self.score,
-            "mode": self.mode,
-            "ideal_cycles": self.ideal_cycles,
+            **{name: getattr(self, name) for name in ("limit_bytes", "score", "mode", "ideal_cycles")},
             "candidates": None if self.plan is None else len(self.plan.swaps.candidates),
             "swapped": None if schedule is None else len(schedule.swaps),
             "load_bytes": None if schedule is None else schedule.peak_bytes,
             "pool_bytes": None if self.plan is None else self.plan.pool.footprint_bytes,
             "expected_cycles": None if schedule is None else schedule.overhead_cycles,
             "summed_waits_cycles": None if schedule is None else schedule.summed_waits_cycles,
-            "simulated_cycles": self.simulated_cycles,
-            "peak_gpu_bytes": self.peak_gpu_bytes,
-            "message": self.message,
+            **{name: getattr(self, name) for name in ("simulated_cycles", "peak_gpu_bytes", "message")},
         }
 
 

@@ -189,16 +189,6 @@ class Agreement:
     left_out: int
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """One comparison to make: a row, its plan, and its cells (one per seed)."""
-
-    row: PublishedRow
-    plan: str
-    cells: tuple[Cell, ...]
-    reason: str = ""
-
-
 def validate(
     reference: Path,
     output: Path,
@@ -217,14 +207,14 @@ def validate(
     rows = read_published(reference, figures=figures, models=models, policies=policies)
     with tempfile.TemporaryDirectory(prefix="g10sim-") as scratch:
         wanted = _plan(reference, rows, _Traces(reference, Path(scratch)))
-        cells = [cell for entry in wanted for cell in entry.cells]
+        cells = [cell for _, some in wanted for cell in some]
         if not cells:
             allowed = f"rows with traces in {TRACES}/ and known policies"
             raise ConfigError.at(reference / TABLE, "no row that can be simulated", allowed)
         running.get("started", ignore)(len({cell.key for cell in cells}))
         results, _ = run_cells(cells, output, **running)
     outcomes = iter(results)
-    compared = [_compare(entry, [next(outcomes) for _ in entry.cells]) for entry in wanted]
+    compared = [_compared(one, [next(outcomes) for _ in some]) for one, some in wanted]
     columns = (*COLUMNS, "plan", "simulated", "relative_error", "status")
     write_csv(output / "validation.csv", columns, (one.as_row() for one in compared))
     return compared
@@ -275,21 +265,25 @@ class _Traces:
         return self._inputs[row.trace]
 
 
-def _plan(reference: Path, rows: Sequence[PublishedRow], traces: _Traces) -> list[_Wanted]:
-    wanted: list[_Wanted] = []
+def _plan(
+    reference: Path, rows: Sequence[PublishedRow], traces: _Traces
+) -> list[tuple[Comparison, tuple[Cell, ...]]]:
+    """Return the comparisons to make, skipped so far, each with its cells (one per seed)."""
+    wanted: list[tuple[Comparison, tuple[Cell, ...]]] = []
     known = available()
     machine = _numbers(load_system(PUBLISHED_SYSTEM))
     for row in rows:
         name = row.texts["policy"]
         policy = known.get(name)
         if policy is None:
-            wanted.append(_Wanted(row, NO_PLAN, (), f"there is no policy '{name}'"))
+            wanted.append((Comparison(row, NO_PLAN, SKIPPED, f"there is no policy '{name}'"), ()))
             continue
         system, guide = row.system(), reference_plan(reference, row, policy)
         if guide is not None and (_fits_any_system(policy) or _numbers(system) == machine):
-            wanted.append(_Wanted(row, REFERENCE, _cells(row, traces, system, policy, guide)))
-        cells = _cells(row, traces, system, policy, None)
-        wanted.append(_Wanted(row, NO_PLAN if guide is None else OWN, cells))
+            guided = _cells(row, traces, system, policy, guide)
+            wanted.append((Comparison(row, REFERENCE, SKIPPED), guided))
+        plan = NO_PLAN if guide is None else OWN
+        wanted.append((Comparison(row, plan, SKIPPED), _cells(row, traces, system, policy, None)))
     return wanted
 
 
@@ -322,18 +316,17 @@ def _cells(
     return tuple(replace(cell, variation=variation, seed=seed) for seed in VARIATION_SEEDS)
 
 
-def _compare(entry: _Wanted, results: Sequence[CellResult]) -> Comparison:
-    row = entry.row
+def _compared(one: Comparison, results: Sequence[CellResult]) -> Comparison:
     if not results:
-        return Comparison(row, entry.plan, SKIPPED, entry.reason)
+        return one
     for status, simulated in ((FAILED, None), (UNSUPPORTED, math.inf)):
-        for one in results:
-            if one.status == status:
-                return Comparison(row, entry.plan, status, one.message, simulated)
-    system = row.system()
-    values = [row.simulated(result.rows[0], system) for result in results]
+        for result in results:
+            if result.status == status:
+                return replace(one, status=status, message=result.message, simulated=simulated)
+    system = one.row.system()
+    values = [one.row.simulated(result.rows[0], system) for result in results]
     if len(values) == 1:
-        return Comparison(row, entry.plan, OK, "", values[0])
+        return replace(one, status=OK, simulated=values[0])
     mean, width = interval(values)
     message = f"mean of {len(values)} seeds, 95% confidence interval +-{width:.2g}"
-    return Comparison(row, entry.plan, OK, message, mean)
+    return replace(one, status=OK, message=message, simulated=mean)

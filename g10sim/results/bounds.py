@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from g10sim.analysis.bound.bound import Bound, iteration_bound
+from g10sim.analysis.bound.bound import Bound, MemoryNeeds, iteration_bound, obstacle
 from g10sim.analysis.bound.machine import Limit, Machine, Store
-from g10sim.analysis.bound.premises import MemoryNeeds, obstacle
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError

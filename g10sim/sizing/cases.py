@@ -18,6 +18,7 @@ from g10sim.errors import CapacityError, ConfigError, InvariantError
 from g10sim.experiment.cells import Cell, CellResult
 from g10sim.experiment.expand import Experiment
 from g10sim.experiment.run import Running, ignore, run_cells
+from g10sim.grouping import grouped
 from g10sim.results.bounds import Conditions, bound_machine
 from g10sim.results.columns import FAILED, OK
 from g10sim.sizing.resources import Resource
@@ -119,10 +120,12 @@ def cases_of(experiment: Experiment) -> list[Case]:
     """Return the cases of a configuration, without the ideal policy. Raises ConfigError for none."""
     if any(not cell.one_job for cell in experiment.cells):
         raise ConfigError("workload: found several jobs; allowed: traces that run alone (workload.trace)")
-    groups: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[Cell]] = {}
-    for cell in experiment.cells:
+
+    def shared(cell: Cell) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         swept = tuple((key, text) for key, text in cell.swept.items() if key != "seed")
-        groups.setdefault((cell.jobs[0].trace.name, cell.label, swept), []).append(cell)
+        return cell.jobs[0].trace.name, cell.label, swept
+
+    groups = grouped((shared(cell), cell) for cell in experiment.cells)
     limited = [
         Case(tuple(cells))
         for cells in groups.values()
@@ -140,6 +143,10 @@ class Point:
     performance: float | None
     status: str
     message: str = ""
+
+
+NOT_RUN = Point(None, "")
+"""Outcome of an amount that nobody simulated."""
 
 
 @dataclass
@@ -166,10 +173,9 @@ class Search:
         if self.configured is None:
             self._end(ABSENT, f"the system has no {self.resource.needs}")
             return
-        best, short = self.case.best(self.resource.changed(self.case.system, self.resource.most))
+        best, short = self.best(self.resource.most)
         if best < self.target:
-            what = f"with {self.resource.text(self.resource.most)} of {self.resource.title}"
-            self._end(FORBIDDEN, f"{what} the bound is {best:.4f} of ideal: {short}")
+            self._end(FORBIDDEN, f"{self._with_most()} the bound is {best:.4f} of ideal: {short}")
             return
         self._judged = least_amount(self._span(self.configured), self.precision)
         self.asked = next(self._judged)
@@ -206,9 +212,11 @@ class Search:
         most = self.points[self.resource.most]
         reached = most.message
         if most.performance is not None:
-            what = f"with {self.resource.text(self.resource.most)} of {self.resource.title}"
-            reached = f"{what} the policy reaches {most.performance:.4f} of ideal"
+            reached = f"{self._with_most()} the policy reaches {most.performance:.4f} of ideal"
         self._end(UNREACHED, reached)
+
+    def _with_most(self) -> str:
+        return f"with {self.resource.text(self.resource.most)} of {self.resource.title}"
 
     def _end(self, status: str, reason: str) -> None:
         self.status, self.reason, self._judged, self.asked = status, reason, None, ()
@@ -238,21 +246,22 @@ class Search:
 
         A better machine never has a higher bound, so that no amount below can reach it either.
         """
-        if self._best(least) >= self.target:
+        if self.best(least)[0] >= self.target:
             return None, least
         failed, allowed = least, most
         for _ in range(MOST_STEPS):
             if allowed - failed <= grain:
                 return failed, allowed
             middle = failed + max(1, (allowed - failed) // 2 // grain) * grain
-            if self._best(middle) >= self.target:
+            if self.best(middle)[0] >= self.target:
                 allowed = middle
             else:
                 failed = middle
         raise InvariantError(f"the bounds of {self.resource.title} have no end")
 
-    def _best(self, amount: int) -> float:
-        return self.case.best(self.resource.changed(self.case.system, amount))[0]
+    def best(self, amount: int) -> tuple[float, str]:
+        """Return what ``Case.best`` says of the machine with so much of the resource."""
+        return self.case.best(self.resource.changed(self.case.system, amount))
 
 
 def judge(searches: Sequence[Search], directory: Path, **running: Unpack[Running]) -> None:

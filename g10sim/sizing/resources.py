@@ -1,16 +1,25 @@
-"""The resources that a machine can be given more of, as data: which keys, in which units, how far."""
+"""The resources that a machine can be given more of: which keys, in which units, how far, at which prices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import reduce
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, Field
+
+from g10sim.config.data import find_file
+from g10sim.config.document import load_document
+from g10sim.config.presets import validated
+from g10sim.config.quantities import Number, Spec, required
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.registry import not_found
+from g10sim.text import shown
 from g10sim.units import RATE, SIZE, Quantity
 
 
@@ -152,3 +161,55 @@ def find(name: str) -> Resource:
     if name not in RESOURCES:
         raise ConfigError(f"--resource: found '{name}'{not_found(name, RESOURCES)}")
     return RESOURCES[name]
+
+
+DEFAULT_PRICES = Path("configs", "prices", "default.yaml")
+
+
+def _as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class PriceSpec(Spec):
+    """One price: so much money for so much of a resource."""
+
+    price: Number = Field(ge=0)
+    """in the currency of the list"""
+    quantity: str = Field(alias="for")
+    """amount that it buys, with a unit"""
+    source: str = Field(min_length=1)
+    """where the price is from"""
+    date: Annotated[str, BeforeValidator(_as_text)] = Field(pattern=r"^\d{4}(-\d\d){0,2}$")
+    """when it held: year, month or day"""
+
+
+class PriceList(Spec):
+    """Prices by name of the resource; resources without one have no cost."""
+
+    currency: str = Field(min_length=1, max_length=10)
+    prices: dict[str, PriceSpec]
+
+    @required
+    def _quantities_fit(self) -> Iterator[str]:
+        for name, given in self.prices.items():
+            if name not in RESOURCES:
+                yield f"prices: found {shown(name)}{not_found(name, RESOURCES)}"
+            try:
+                bought = RESOURCES[name].quantity.parse(given.quantity)
+            except ValueError as error:
+                yield f"prices.{name}.for: {error}"
+            if not bought:
+                yield f"prices.{name}.for: found {shown(given.quantity)}; allowed: more than zero"
+
+    def cost(self, resource: Resource, amount: int) -> float | None:
+        """Return what an amount of a resource costs; None without a price."""
+        given = self.prices.get(resource.name)
+        if given is None:
+            return None
+        return float(Fraction(str(given.price)) * amount / resource.quantity.parse(given.quantity))
+
+
+def load_prices(path: Path) -> PriceList:
+    """Read a price list. Raises ConfigError naming file, line and key."""
+    document = load_document(find_file(str(path)))
+    return validated(PriceList, document.data, document)

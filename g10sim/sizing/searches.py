@@ -13,11 +13,11 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.expand import expand
 from g10sim.experiment.run import Running, run_experiments
 from g10sim.files import sealed, write_csv, write_json
+from g10sim.grouping import grouped
 from g10sim.results.columns import FAILED
 from g10sim.results.reading import CURVES, DESCRIPTION, SIZING
-from g10sim.sizing.cases import FORBIDDEN, Search, cases_of, judge
-from g10sim.sizing.prices import PriceList
-from g10sim.sizing.resources import Resource
+from g10sim.sizing.cases import FORBIDDEN, NOT_RUN, Search, cases_of, judge
+from g10sim.sizing.resources import PriceList, Resource
 
 _STEPS = 60
 """Steps of the curve of a bound."""
@@ -133,7 +133,8 @@ def _row(search: Search, name: str, prices: PriceList) -> dict[str, Any]:
     }
     for column, amount in (("configured", search.configured), ("below", found.below), ("above", found.above)):
         if amount is not None:
-            row |= {column: resource.text(amount), f"{column}_performance": _performance(search, amount)}
+            performance = search.points.get(amount, NOT_RUN).performance
+            row |= {column: resource.text(amount), f"{column}_performance": performance}
     if search.status == FORBIDDEN:
         row["best_performance"] = _best(search, resource.most)
     if found.answer is None:
@@ -141,7 +142,7 @@ def _row(search: Search, name: str, prices: PriceList) -> dict[str, Any]:
     row |= {
         "answer": resource.text(found.answer),
         "answer_amount": found.answer,
-        "performance": _performance(search, found.answer),
+        "performance": search.points[found.answer].performance,
         "best_performance": _best(search, found.answer),
         "holds": holds(search),
     }
@@ -177,24 +178,17 @@ def _notes(search: Search) -> Iterator[str]:
         yield f"not monotone: {', '.join(map(text, under))} reach the target, too"
 
 
-def _performance(search: Search, amount: int) -> float | None:
-    point = search.points.get(amount)
-    return None if point is None else point.performance
-
-
 def _best(search: Search, amount: int) -> float | None:
-    if search.case.bound_obstacle:
-        return None
-    return search.case.best(search.resource.changed(search.case.system, amount))[0]
+    return None if search.case.bound_obstacle else search.best(amount)[0]
 
 
 def _with_cheapest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mark in every case the answer that costs least alongside what is configured."""
-    cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        named = {key: value for key, value in row.items() if "." in key}
-        cases.setdefault((row["trace"], row["policy"], *sorted(named.items())), []).append(row)
-    for alike in cases.values():
+
+    def case(row: dict[str, Any]) -> tuple[Any, ...]:
+        return row["trace"], row["policy"], *sorted(item for item in row.items() if "." in item[0])
+
+    for alike in grouped((case(row), row) for row in rows).values():
         costs = [row["added_cost"] for row in alike if "added_cost" in row]
         for row in alike:
             if "added_cost" in row:
@@ -211,15 +205,15 @@ def _curve(search: Search, name: str) -> Iterator[dict[str, Any]]:
     if not search.case.bound_obstacle and not search.case.may_drop:
         amounts |= set(_between(min(amounts), max(amounts), resource.grain(search.case.system)))
     for amount in sorted(amounts):
-        point = search.points.get(amount)
+        point = search.points.get(amount, NOT_RUN)
         yield {
             "search": name,
             "title": resource.title,
             "amount": resource.in_units(amount),
             "text": resource.text(amount),
             "unit": resource.unit,
-            "status": "" if point is None else point.status,
-            "performance": None if point is None else point.performance,
+            "status": point.status,
+            "performance": point.performance,
             "best_performance": _best(search, amount),
         }
 

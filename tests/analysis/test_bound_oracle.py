@@ -12,8 +12,7 @@ from contextlib import suppress
 import pytest
 from bounding import Blocks, draw_case
 
-from g10sim.analysis.bound.bound import iteration_bound
-from g10sim.analysis.bound.premises import obstacle
+from g10sim.analysis.bound.bound import iteration_bound, obstacle
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import UnsupportedError

@@ -14,8 +14,7 @@ from g10sim import plots
 from g10sim.config.load import load_run
 from g10sim.config.presets import load_system
 from g10sim.experiment.run import run_experiment
-from g10sim.sizing.prices import DEFAULT_PRICES, load_prices
-from g10sim.sizing.resources import RESOURCES
+from g10sim.sizing.resources import DEFAULT_PRICES, RESOURCES, load_prices
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder, chain

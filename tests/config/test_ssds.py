@@ -6,8 +6,7 @@ from g10sim.config.data import data_path
 from g10sim.config.document import load_document
 from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.presets import load_system, ssd_names
-from g10sim.config.ssd import SsdSpec
-from g10sim.config.ssd_parts import RequestsSpec
+from g10sim.config.ssd import RequestsSpec, SsdSpec
 from g10sim.errors import ConfigError
 
 SYSTEM = "a100-40g-pcie3-znand"

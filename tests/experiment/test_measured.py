@@ -10,7 +10,7 @@ import yaml
 from g10sim.analysis.gpus import gpu_names
 from g10sim.config.document import Document
 from g10sim.config.presets import validated
-from g10sim.config.uncertainty import UncertaintySpec
+from g10sim.config.run import UncertaintySpec
 from g10sim.errors import ConfigError, TraceError
 from g10sim.experiment.expand import expand
 from g10sim.reproduce.measured import (

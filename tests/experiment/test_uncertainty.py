@@ -8,7 +8,7 @@ import pytest
 from g10sim.config.document import Document
 from g10sim.config.load import run_config
 from g10sim.config.presets import load_system, uncertainty_data, validated
-from g10sim.config.uncertainty import UncertaintySpec
+from g10sim.config.run import UncertaintySpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.expand import expand
 from g10sim.experiment.run import run_experiment

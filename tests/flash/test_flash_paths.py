@@ -5,7 +5,7 @@ from machines import FollowPlan, machine, simulate, trace_of
 from memories import FLASH
 
 from g10sim.config.presets import load_system
-from g10sim.config.ssd_parts import BounceSpec
+from g10sim.config.ssd import BounceSpec
 from g10sim.errors import ConfigError
 from g10sim.hardware.links import Topology
 

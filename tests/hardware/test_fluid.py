@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from machines import machine
 from memories import FLASH, GPU, HOST, NONE, memory_of, moved
 
-from g10sim.config.ssd_parts import BounceSpec
+from g10sim.config.ssd import BounceSpec
 from g10sim.hardware.door import Door
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,8 @@ from math import log
 import numpy as np
 
 from g10sim.analysis.bound.demand import Demand, Period
-from g10sim.analysis.timeline import Integers
+from g10sim.analysis.timeline import Integers, prefix_sums
+from g10sim.grouping import grouped
 
 _PARTS = 5
 _FINENESS = log(1.25)
@@ -58,11 +58,11 @@ class Group:
 
     first: int
     last: int
+    leaves: bool
+    returns: bool
     size_bytes: int
-    leaves: bool = True
-    returns: bool = True
-    price: tuple[int, int] | None = None
-    frozen: bool = False
+    price: tuple[int, int] | None
+    frozen: bool
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Checkpoints:
     @cached_property
     def cycles(self) -> list[int]:
         """Computation within every interval, in cycles."""
-        ends = np.concatenate([[0], np.cumsum(self.demand.cycles)])
+        ends = prefix_sums(self.demand.cycles)
         places = [(state + 1) // 2 for state in self.states if state < 2 * len(self.demand.cycles)]
         found: list[int] = np.diff(ends[places], prepend=0, append=ends[-1]).tolist()
         return found
@@ -109,21 +109,14 @@ class Checkpoints:
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """Periods merged by the states that they cover and by what a rerun costs."""
-        members: defaultdict[tuple[int, int, bool, bool, int | None, bool], list[Period]] = defaultdict(list)
-        for period in self.demand.periods:
-            for stretch in self._stretches(period):
-                members[(*stretch, _class_of(period.rerun), period.frozen)].append(period)
+        members = grouped(
+            ((stretch, _class_of(period.rerun), period.frozen), period)
+            for period in self.demand.periods
+            for stretch in self._stretches(period)
+        )
         return tuple(
-            Group(
-                first,
-                last,
-                sum(period.size_bytes for period in found),
-                leaves,
-                returns,
-                None if kind is None else _cheapest(found),
-                frozen,
-            )
-            for (first, last, leaves, returns, kind, frozen), found in members.items()
+            Group(*stretch, sum(period.size_bytes for period in found), _cheapest(found), frozen)
+            for (stretch, _, frozen), found in members.items()
         )
 
     def _stretches(self, period: Period) -> list[tuple[int, int, bool, bool]]:
@@ -148,6 +141,6 @@ def _class_of(rerun: tuple[int, int] | None) -> int | None:
     return int(log(cycles / size_bytes) // _FINENESS) if cycles else -(10**6)
 
 
-def _cheapest(periods: Sequence[Period]) -> tuple[int, int]:
+def _cheapest(periods: Sequence[Period]) -> tuple[int, int] | None:
     reruns = [period.rerun for period in periods if period.rerun is not None]
-    return min(reruns, key=lambda rerun: rerun[0] / rerun[1])
+    return min(reruns, key=lambda rerun: rerun[0] / rerun[1], default=None)

@@ -28,22 +28,18 @@ class _Rows:
     """Rows of a sparse matrix, put together from parts."""
 
     def __init__(self) -> None:
-        self._rows: list[Integers] = []
-        self._columns: list[Integers] = []
-        self._values: list[Floats] = []
+        self._parts: list[tuple[Integers, Integers, Floats]] = []
 
     def add(self, rows: Integers, columns: Integers, value: float) -> None:
         """Add one value in all of these positions."""
-        self._rows.append(rows)
-        self._columns.append(columns)
-        self._values.append(np.full(len(rows), value))
+        self._parts.append((rows, columns, np.full(len(rows), value)))
 
     def matrix(self, rows: int, columns: int) -> csr_array:
         """Return the matrix."""
-        if not self._rows:
+        if not self._parts:
             return csr_array((rows, columns))
-        places = (np.concatenate(self._rows), np.concatenate(self._columns))
-        return csr_array(coo_array((np.concatenate(self._values), places), shape=(rows, columns)))
+        *places, values = map(np.concatenate, zip(*self._parts, strict=True))
+        return csr_array(coo_array((values, tuple(places)), shape=(rows, columns)))
 
 
 class Program:
@@ -60,8 +56,8 @@ class Program:
         self._bytes = max(1.0, float(checkpoints.demand.peak_bytes))
         rate = max((limit.rate for limit in machine.limits), default=1) / machine.clock_hz
         self._cycles = self._bytes / rate
-        states, intervals = len(checkpoints.states), len(checkpoints.cycles)
-        self._variables = intervals
+        self._states, self._intervals = len(checkpoints.states), len(checkpoints.cycles)
+        self._variables = self._intervals
         self._upper: list[Floats] = [np.where(checkpoints.may_stall, np.inf, 0.0)]
         self._balance, self._balances = _Rows(), 0
         self._whole, self._whole_limits = _Rows(), list[Floats]()
@@ -69,7 +65,6 @@ class Program:
         self._away, self._stored = _Rows(), [_Rows() for _ in machine.stores]
         self._crossed = [_Rows() for _ in machine.limits]
         self._rerun = _Rows()
-        self._states, self._intervals = states, intervals
         for number, rows in enumerate(self._crossed):
             self._carry(rows, machine.carried_bytes(number) / self._bytes)
         for group in checkpoints.groups:

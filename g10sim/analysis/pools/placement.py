@@ -17,8 +17,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from g10sim.analysis.pools.neighbors import Neighbors
-from g10sim.analysis.pools.windows import AddressKind, Windows
+from g10sim.analysis.pools.windows import AddressKind, Neighbors, Windows
 from g10sim.analysis.timeline import Integers
 
 Fit: TypeAlias = Literal["best", "first"]
@@ -84,17 +83,13 @@ def place_blocks(
     return instance.placement(layout.offsets)
 
 
-def peak_bytes(blocks: Sequence[Block], *, period: int | None = None, alignment_bytes: int = 1) -> int:
+def peak_bytes(blocks: Sequence[Block], *, period: int | None = None) -> int:
     """Most bytes alive at a time, the least footprint that any placement can have.
 
     With ``period`` every block comes again each that many units of time.
     """
-    _check(blocks, alignment_bytes)
-    aligned = [
-        Block(block.start, block.end, -(-block.size_bytes // alignment_bytes) * alignment_bytes)
-        for block in blocks
-    ]
-    base, changes = load_changes(aligned, period)
+    _check(blocks, alignment_bytes=1)
+    base, changes = load_changes(blocks, period)
     return base + max(accumulate((change for _, change in sorted(changes)), initial=0))
 
 

@@ -63,13 +63,8 @@ def plan_pool(
     offsets: list[tuple[int, ...]] = [()] * period.length
     for block, places in zip(lifetimes, placement.offsets, strict=True):
         offsets[block.start] = places
-    return PoolPlan(
-        cut,
-        tuple(values[cut : cut + period.length]),
-        tuple(offsets),
-        placement.footprint_bytes,
-        placement.laps,
-    )
+    own = tuple(values[cut : cut + period.length])
+    return PoolPlan(cut, own, tuple(offsets), placement.footprint_bytes, placement.laps)
 
 
 def _quietest(blocks: Sequence[Block], period: Period) -> int:

@@ -7,11 +7,4 @@ in ``check_exemptions``, with the reason.
 from g10sim.policies.checks.battery import CHECKS, Check, check_policy, parametrize_with_policy_checks
 from g10sim.policies.checks.subject import PolicyCheckError, Subject
 
-__all__ = [
-    "CHECKS",
-    "Check",
-    "PolicyCheckError",
-    "Subject",
-    "check_policy",
-    "parametrize_with_policy_checks",
-]
+__all__ = ["CHECKS", "Check", "PolicyCheckError", "Subject", "check_policy", "parametrize_with_policy_checks"]

@@ -134,10 +134,8 @@ def scenarios() -> tuple[Scenario, ...]:
     coherent = _system(_tight(first), 2 * footprint_bytes(first), kernel_access={})
     name = f"'{first.model}' with host memory that kernels can access"
     found.append(Scenario(name, Workload((Job(first),)), coherent))
-    cpu = {"optimizer_rate": "1 G/s"}
-    with_cpu = _system(2 * footprint_bytes(first), 2 * footprint_bytes(first)).model_dump(mode="json") | {
-        "cpu": cpu
-    }
+    ample = _system(2 * footprint_bytes(first), 2 * footprint_bytes(first)).model_dump(mode="json")
+    with_cpu = ample | {"cpu": {"optimizer_rate": "1 G/s"}}
     name = f"'{first.model}' with a CPU for the optimizer"
     found.append(Scenario(name, Workload((Job(first),)), load_system(with_cpu)))
     tight = max(_tight(first), _tight(second))

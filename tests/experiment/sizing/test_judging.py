@@ -11,8 +11,7 @@ from g10sim.experiment.expand import expand
 from g10sim.results.reading import CURVES
 from g10sim.sizing import cases, searches
 from g10sim.sizing.cases import Case
-from g10sim.sizing.prices import PriceList
-from g10sim.sizing.resources import find
+from g10sim.sizing.resources import PriceList, find
 from g10sim.sizing.searches import Goal, size
 
 GB = 10**9

@@ -2,8 +2,7 @@
 
 import pytest
 
-from g10sim.sizing.prices import PriceList
-from g10sim.sizing.resources import find
+from g10sim.sizing.resources import PriceList, find
 
 GIB, GB = 2**30, 10**9
 
