@@ -79,8 +79,8 @@ class Ranking:
                 if end > _MOST_FIRST:
                     self._many = end * 21 // 20  # mostly a few are needed, or about as many as the last time
                 chosen, left = best[end - 1], looked_at[:end]
-                left = np.sort(left[(left.real < 0) & (left != chosen)])
-                stop = end + (int(entries[end:].searchsorted(left[-1])) if len(left) else 0)
+                left = left[(left.real < 0) & (left != chosen)]
+                stop = end + (int(entries[end:].searchsorted(left.max())) if len(left) else 0)
                 between = np.sort(np.concatenate((left, entries[end:stop])), kind="stable")
                 entries[stop - len(between) : stop] = between
                 self._first += stop - len(between)

@@ -50,8 +50,9 @@ class CriticalPressure:
         They end within the next iteration; one of no bytes takes nothing away.
         """
         found: Numbers = np.zeros_like(sizes)
-        laps, rest = np.divmod(np.concatenate((starts, ends)).reshape(2, -1), self._period)
-        rest = np.minimum(np.maximum(rest, self._steps[0]), self._steps[-1])
+        times = np.stack((starts, ends))
+        laps = (times >= self._period).astype(np.int64)
+        rest = np.minimum(np.maximum(times - self._period * laps, self._steps[0]), self._steps[-1])
         steps = self._steps[:-1].searchsorted(rest, side="right") - 1
         rest -= self._steps.take(steps)
         for size, some in groups(sizes):
