@@ -208,12 +208,9 @@ def gpus_per_uplink(results: pd.DataFrame) -> Figure:
     names = (design.variant or design.label for design in found.values())
     policies = dict(zip(found, style.series(names).values(), strict=True))
     traces, models = style.trace_names(shown), list(dict.fromkeys(shown["model"]))
-    made = panels.panels(
-        [*(trace.line for trace in traces), *(f"{style.model_name(model)}, no loss" for model in models)],
-        row_inches=1.2,
-        legend=panels.handles(policies.values(), shown, ideal=True, lines=True),
-        xlabel="GPUs that share the uplink",
-    )
+    titles = [*(trace.line for trace in traces), *(f"{style.model_name(model)}, no loss" for model in models)]
+    legend = panels.handles(policies.values(), shown, ideal=True, lines=True)
+    made = panels.panels(titles, row_inches=1.2, legend=legend, xlabel="GPUs that share the uplink")
     for number, (axes, trace) in enumerate(zip(made.axes, traces, strict=False)):
         axes.set_ylabel("" if number % 2 else "throughput of a\nGPU (samples/s)")
         _draw_throughput(axes, shown[shown["trace"] == trace.trace], policies)
@@ -275,14 +272,11 @@ def link_occupancy(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.
         fill(f"{_parameters(row['policy'])}: {row['performance']:.0%} of ideal", _TITLE_CHARACTERS)
         for row in style.records(ran)
     ]
+    height = 0.8 + _TITLE_LINE_INCHES * max(title.count("\n") for title in titles)
+    legend = panels.handles((_OUT, _IN))
+    xlabel, ylabel = "time in the last iteration (ms)", "copies (GB/s)"
     made = panels.panels(
-        titles,
-        columns=1,
-        row_inches=0.8 + _TITLE_LINE_INCHES * max(title.count("\n") for title in titles),
-        legend=panels.handles((_OUT, _IN)),
-        xlabel="time in the last iteration (ms)",
-        ylabel="copies (GB/s)",
-        shared="xy",
+        titles, columns=1, row_inches=height, legend=legend, xlabel=xlabel, ylabel=ylabel, shared="xy"
     )
     for axes, row in zip(made.axes, style.records(ran), strict=True):
         end = int(kernels.loc[kernels["cell"] == row["cell"], "end"].max())
