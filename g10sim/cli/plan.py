@@ -36,10 +36,10 @@ TraceOption = Annotated[
     Path | None, Option("--trace", help="Trace that the plan is for: checks the plan and adds bytes.")
 ]
 MovesOption = Annotated[int, Option("--moves", min=0, help="Number of moves to list.")]
-_MEMORY = "Memory of the GPU, such as '20 GiB'; may be repeated."
-_ORDERS = f"Order of candidates: {', '.join(SCORES)}; may be repeated."
-Limits = Annotated[list[str] | None, Option("--limit", help=_MEMORY, show_default="steps of the load")]
-Scores = Annotated[list[str] | None, Option("--score", help=_ORDERS, show_default="swdoa")]
+_LIMIT_HELP = "Memory of the GPU, such as '20 GiB'; may be repeated."
+_SCORE_HELP = f"Order of candidates: {', '.join(SCORES)}; may be repeated."
+Limits = Annotated[list[str] | None, Option("--limit", help=_LIMIT_HELP, show_default="steps of the load")]
+Scores = Annotated[list[str] | None, Option("--score", help=_SCORE_HELP, show_default="swdoa")]
 
 
 @app.command()

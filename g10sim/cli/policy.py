@@ -28,9 +28,9 @@ from g10sim.trace.format import load_trace
 app = typer.Typer(help="Make a policy of your own, or watch one.", no_args_is_help=True, add_completion=False)
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_FIRST = "First kernel to show, of the last iteration."
-First = Annotated[int | None, Option("--from", min=0, help=_FIRST, show_default="all iterations")]
-_WAIT = "Wait for Enter after every kernel. [default: where it is read from a terminal]"
+_FROM_HELP = "First kernel to show, of the last iteration."
+First = Annotated[int | None, Option("--from", min=0, help=_FROM_HELP, show_default="all iterations")]
+_PAUSE_HELP = "Wait for Enter after every kernel. [default: where it is read from a terminal]"
 
 
 @app.command()
@@ -65,7 +65,7 @@ def step(
     count: Annotated[
         int | None, Option(min=1, max=10**6, help="Number of kernels to show.", show_default="all")
     ] = None,
-    pause: Annotated[bool | None, Option(help=_WAIT)] = None,
+    pause: Annotated[bool | None, Option(help=_PAUSE_HELP)] = None,
 ) -> None:
     """Show a simulation kernel by kernel: what the policy answered, what moved, how full memories were.
 

@@ -22,8 +22,8 @@ from g10sim.results.cases import written
 from g10sim.results.columns import FAILED
 
 _VARIABLE = "G10SIM_REFERENCE"
-_DATA = "Directory of published data, with traces/MODEL/BATCH/."
-Published = Annotated[Path | None, Option(help=_DATA, show_default=f"${_VARIABLE}/gpg")]
+_REFERENCE_HELP = "Directory of published data, with traces/MODEL/BATCH/."
+Published = Annotated[Path | None, Option(help=_REFERENCE_HELP, show_default=f"${_VARIABLE}/gpg")]
 
 
 def validate(

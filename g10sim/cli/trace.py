@@ -39,8 +39,8 @@ app.add_typer(export_app, name="export")
 for command in (capture, recapture, models, retime, reorder, place, stages, block):
     app.command()(command)
 
-_MACHINE = "Hardware preset or YAML file to compare with; may be repeated."
-_MEMORY = "GPU memory to compare with, such as '40 GiB'; may be repeated."
+_SYSTEM_HELP = "Hardware preset or YAML file to compare with; may be repeated."
+_GPU_MEMORY_HELP = "GPU memory to compare with, such as '40 GiB'; may be repeated."
 _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
@@ -82,8 +82,8 @@ def check(file: TraceFile) -> None:
 @app.command()
 def info(
     file: TraceFile,
-    system: Annotated[list[str] | None, Option(help=_MACHINE, show_default="all presets")] = None,
-    gpu_memory: Annotated[list[str] | None, Option(help=_MEMORY)] = None,
+    system: Annotated[list[str] | None, Option(help=_SYSTEM_HELP, show_default="all presets")] = None,
+    gpu_memory: Annotated[list[str] | None, Option(help=_GPU_MEMORY_HELP)] = None,
     json: Json = False,
 ) -> None:
     """Show footprint, work, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
