@@ -29,20 +29,8 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = [
-    "Outcome",
-    "Result",
-    "load_trace",
-    "plots",
-    "read_results",
-    "read_table",
-    "run",
-    "save_trace",
-    "simulate",
-    "system",
-    "write_report",
-    "__version__",
-]
+__all__ = ["Outcome", "Result", "load_trace", "plots", "read_results", "read_table", "run"]
+__all__ += ["save_trace", "simulate", "system", "write_report", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

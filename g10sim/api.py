@@ -42,18 +42,8 @@ from g10sim.trace.workload import Job, Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Outcome",
-    "Result",
-    "load_trace",
-    "read_results",
-    "read_table",
-    "run",
-    "save_trace",
-    "simulate",
-    "system",
-    "write_report",
-]
+__all__ = ["Outcome", "Result", "load_trace", "read_results", "read_table", "run"]
+__all__ += ["save_trace", "simulate", "system", "write_report"]
 
 _WAYS = "_to_gpu_", "gpu_to_"
 _RECORDS = ("summary", *TABLES, "timeline")

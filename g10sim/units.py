@@ -96,50 +96,20 @@ def _formatted(kind: Quantity, amount: int) -> str:
 
 
 SIZE = Quantity("size", _SIZE, "40 GiB", 1, 10**18, "1 EB is more than any machine has", "bytes", "B")
-RATE = Quantity(
-    "data rate",
-    _RATE,
-    "15.754 GB/s",
-    10**3,
-    10**15,
-    "from slow serial lines to beyond any memory or link",
-    "bytes_per_s",
-    "B/s",
-)
-DURATION = Quantity(
-    "duration",
-    _TIME,
-    "45 us",
-    1,
-    LONGEST_SECONDS * PICOSECONDS_PER_SECOND,
-    "cycles have to fit into 64 bits",
-    "s",
-    "s",
-)
-FREQUENCY = Quantity(
-    "frequency",
-    _FREQUENCY,
-    "1.2 GHz",
-    10**8,
-    10**12,
-    "kernels last microseconds, of which slower clocks leave no cycles; times are whole picoseconds",
-    "hz",
-    "Hz",
-)
-COMPUTE_RATE = Quantity(
-    "compute rate",
-    _COMPUTE,
-    "19.5 TFLOP/s",
-    10**6,
-    10**21,
-    "from one slow core to beyond any machine",
-    "flop_per_s",
-    "FLOP/s",
-)
+_LINKS = "from slow serial lines to beyond any memory or link"
+RATE = Quantity("data rate", _RATE, "15.754 GB/s", 10**3, 10**15, _LINKS, "bytes_per_s", "B/s")
 
-COUNT_RATE = Quantity(
-    "rate", _COUNTS, "4 G/s", 10**3, 10**15, "from one slow core to beyond any machine", "per_s", "/s"
+_LONGEST = LONGEST_SECONDS * PICOSECONDS_PER_SECOND
+DURATION = Quantity("duration", _TIME, "45 us", 1, _LONGEST, "cycles have to fit into 64 bits", "s", "s")
+
+_CLOCKS = "kernels last microseconds, of which slower clocks leave no cycles; times are whole picoseconds"
+FREQUENCY = Quantity("frequency", _FREQUENCY, "1.2 GHz", 10**8, 10**12, _CLOCKS, "hz", "Hz")
+
+_MACHINES = "from one slow core to beyond any machine"
+COMPUTE_RATE = Quantity(
+    "compute rate", _COMPUTE, "19.5 TFLOP/s", 10**6, 10**21, _MACHINES, "flop_per_s", "FLOP/s"
 )
+COUNT_RATE = Quantity("rate", _COUNTS, "4 G/s", 10**3, 10**15, _MACHINES, "per_s", "/s")
 
 QUANTITIES = (SIZE, RATE, DURATION, FREQUENCY, COMPUTE_RATE, COUNT_RATE)
 

@@ -113,12 +113,8 @@ def heat(points: Points) -> list[Figure]:
     scale = Normalize(low, 1.0 if points.has_ideal else float(values.max()))
     for one in made:
         rows = -(-len(one.axes) // columns)
-        one.figure.colorbar(
-            ScalarMappable(scale, _COLOURS),
-            ax=one.axes,
-            label=points.label.replace(" (", "\n("),
-            aspect=map_inches * rows / _SCALE_INCHES,
-        )
+        label, aspect = points.label.replace(" (", "\n("), map_inches * rows / _SCALE_INCHES
+        one.figure.colorbar(ScalarMappable(scale, _COLOURS), ax=one.axes, label=label, aspect=aspect)
     for axes, panel in _panels(made, list(points.panels)):
         _draw_map(axes, points, points.of_panel(panel), scale)
         axes.set_xticks(range(len(ticks.labels)), ticks.labels, rotation=90 if ticks.upright else 0)

@@ -48,14 +48,10 @@ def fig11(results: pd.DataFrame, *, whole: pd.DataFrame | None = None) -> Figure
     if count > 1:
         shown = pd.concat([shown, mean])
         traces.append(style.TraceName(_MEAN, "geometric mean", count, "traces"))
+    xlabel, ylabel = style.below(results, "model, batch size"), TITLES["performance"]
+    legend = panels.handles(policies.values(), shown, ideal=True, bound=bool(best))
     made = panels.bars_in_rows(
-        shown,
-        traces,
-        ("policy", policies),
-        "performance",
-        ylabel=TITLES["performance"],
-        xlabel=style.below(results, "model, batch size"),
-        legend=panels.handles(policies.values(), shown, ideal=True, bound=bool(best)),
+        shown, traces, ("policy", policies), "performance", ylabel=ylabel, xlabel=xlabel, legend=legend
     )
     for axes, row in zip(made.axes, panels.trace_rows(traces), strict=True):
         panels.draw_ideal(axes)
@@ -134,13 +130,11 @@ def fig15(results: pd.DataFrame) -> Figure:
     policies = style.looks(shown)
     models = style.by_model(style.trace_names(results))
     widest = max(map(len, models.values())) * len(policies)
+    columns = 2 if widest <= _BARS_BESIDE_EACH_OTHER else 1
+    legend = panels.handles(policies.values(), shown, ideal=True, bound=bool(best))
+    xlabel, ylabel = style.below(results, "batch size"), TITLES["samples_per_s"]
     made = panels.panels(
-        list(models),
-        columns=2 if widest <= _BARS_BESIDE_EACH_OTHER else 1,
-        row_inches=1.25,
-        legend=panels.handles(policies.values(), shown, ideal=True, bound=bool(best)),
-        xlabel=style.below(results, "batch size"),
-        ylabel=TITLES["samples_per_s"],
+        list(models), columns=columns, row_inches=1.25, legend=legend, xlabel=xlabel, ylabel=ylabel
     )
     cells = style.cells_by(results, "trace", "policy")
     for axes, traces in zip(made.axes, models.values(), strict=True):
@@ -167,15 +161,10 @@ def bound(results: pd.DataFrame) -> Figure:
         raise ConfigError("results: found no cell with a bound; allowed: runs of one job with paged memory")
     shown = shown[bounded | (shown["policy"].isin(compared) & (shown["status"] != OK))]
     policies = style.looks(shown)
-    made = panels.bars_in_rows(
-        shown,
-        style.trace_names(shown),
-        ("policy", policies),
-        "of_bound",
-        ylabel="bound / time (best = 1)",
-        xlabel=style.below(results, "model, batch size"),
-        legend=panels.handles(policies.values(), shown, bound=True),
-    )
+    bars, traces = ("policy", policies), style.trace_names(shown)
+    xlabel, ylabel = style.below(results, "model, batch size"), "bound / time (best = 1)"
+    legend = panels.handles(policies.values(), shown, bound=True)
+    made = panels.bars_in_rows(shown, traces, bars, "of_bound", ylabel=ylabel, xlabel=xlabel, legend=legend)
     for axes in made.axes:
         panels.draw_level(axes, panels.BOUND_LOOK)
         axes.set(ylim=(0, 1.08), yticks=[0, 0.25, 0.5, 0.75, 1])

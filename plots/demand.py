@@ -24,6 +24,7 @@ _LEAST_GIB = 0.1
 _STEPS = 120
 _ALIVE, _IN_USE = Look(SKY, label="all live tensors"), Look(BLUE, label="active tensors")
 _POOLS = (Look(GREY), Look(ORANGE, "////"), Look(BLUE), Look(SKY, "...."))
+_PERIOD = "length of the inactive period (s)"
 
 
 def fig2(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
@@ -61,13 +62,8 @@ def fig3(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     """Draw the share of inactive periods that are no longer than so long, a line per batch size."""
     periods = _periods(results, inactive_periods)
     models = style.by_model(style.trace_names(style.that_ran(results)))
-    made = panels.panels(
-        list(models),
-        row_inches=1.35,
-        xlabel="length of the inactive period (s)",
-        ylabel="inactive periods (%)",
-        shared="xy",
-    )
+    ylabel = "inactive periods (%)"
+    made = panels.panels(list(models), row_inches=1.35, xlabel=_PERIOD, ylabel=ylabel, shared="xy")
     for axes, traces in zip(made.axes, models.values(), strict=True):
         lines = style.series(trace.batch for trace in traces)
         for trace, look in zip(traces, lines.values(), strict=True):
@@ -85,14 +81,9 @@ def fig4(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     periods = _periods(results, inactive_periods)
     traces = style.trace_names(style.that_ran(results))
     looks = {kind: look for kind, look in style.KINDS.items() if kind in set(inactive_periods["kind"])}
-    made = panels.panels(
-        [trace.line for trace in traces],
-        row_inches=1.4,
-        legend=[Line2D([], [], **{**look.curve(), "linestyle": "none"}) for look in looks.values()],
-        xlabel="length of the inactive period (s)",
-        ylabel="size of the tensor (MiB)",
-        shared="xy",
-    )
+    titles, ylabel = [trace.line for trace in traces], "size of the tensor (MiB)"
+    legend = [Line2D([], [], **{**look.curve(), "linestyle": "none"}) for look in looks.values()]
+    made = panels.panels(titles, row_inches=1.4, legend=legend, xlabel=_PERIOD, ylabel=ylabel, shared="xy")
     for axes, trace in zip(made.axes, traces, strict=True):
         for kind, look in looks.items():
             of_kind = periods[trace.trace][periods[trace.trace]["kind"] == kind]
@@ -159,14 +150,9 @@ def _over_kernels(
     """Make a panel per trace, in which micro-batches are marked; return each with the rows of its trace."""
     found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
     begins = [panels.micro_batches_begin(rows, "kernel") for _, rows in found]
-    made = panels.panels(
-        [trace.title for trace, _ in found],
-        columns=3,
-        row_inches=1.25,
-        legend=[*legend, *panels.beginnings_legend(chain(*begins))],
-        xlabel="kernel (in the order of the iteration)",
-        **options,
-    )
+    titles, xlabel = [trace.title for trace, _ in found], "kernel (in the order of the iteration)"
+    entries = [*legend, *panels.beginnings_legend(chain(*begins))]
+    made = panels.panels(titles, columns=3, row_inches=1.25, legend=entries, xlabel=xlabel, **options)
     for axes, places in zip(made.axes, begins, strict=True):
         panels.mark_beginnings(axes, places)
     return made.figure, [(axes, rows) for axes, (_, rows) in zip(made.axes, found, strict=True)]

@@ -59,13 +59,8 @@ def vdnn_modes(results: pd.DataFrame) -> Figure:
     fits = {key: cell for key, cell in cells.items() if cell["status"] == OK}
     others = style.cells_by(larger[larger["status"] == OK], "trace", "policy")
     rows = style.in_rows(style.trace_names(shown), _TRACES_PER_ROW)
-    made = panels.panels(
-        [""] * 2 * len(rows),
-        columns=1,
-        row_inches=1.0,
-        legend=panels.handles(policies.values(), counts),
-        legend_columns=3,
-    )
+    titles, legend = [""] * 2 * len(rows), panels.handles(policies.values(), counts)
+    made = panels.panels(titles, columns=1, row_inches=1.0, legend=legend, legend_columns=3)
     for number, traces in enumerate(rows):
         memory, performance = made.axes[2 * number : 2 * number + 2]
         groups = {trace.trace: trace.label for trace in traces}
@@ -130,15 +125,10 @@ def fragmentation(results: pd.DataFrame) -> Figure:
     mode, order, allocator = (style.swept_column(shown, name) for name in ("mode", "order", "allocator"))
     shown["group"] = shown[mode].str.cat(shown[order], sep="\n").str.replace("_", "\n")
     shown["allocator"] = shown[allocator].str.replace("_", " ")
-    groups = {group: group for group in dict.fromkeys(shown["group"])}
-    made = panels.bars_per_trace(
-        shown,
-        ("group", groups),
-        ("allocator", style.series(dict.fromkeys(shown["allocator"]))),
-        "needed",
-        ylabel="memory needed\n/ memory in use",
-        row_inches=1.5,
-    )
+    groups = "group", {group: group for group in dict.fromkeys(shown["group"])}
+    bars = "allocator", style.series(dict.fromkeys(shown["allocator"]))
+    ylabel = "memory needed\n/ memory in use"
+    made = panels.bars_per_trace(shown, groups, bars, "needed", ylabel=ylabel, row_inches=1.5)
     for axes in made.axes:
         axes.set_ylim(1, 1.05 * max(1.1, shown["needed"].max()))
     return made.figure
@@ -168,17 +158,11 @@ def flash_amplification(results: pd.DataFrame) -> Figure:
     numbers = shown[streams].astype(int)
     shown = shown.assign(variant=known.where(numbers == 1, known + ", " + numbers.astype(str) + " streams"))
     # Names side by side would touch: every second one stands a line lower.
-    names = {
-        policy: "\n" * (at % 2) + look.label for at, (policy, look) in enumerate(style.looks(shown).items())
-    }
+    looks = enumerate(style.looks(shown).items())
+    groups = "policy", {policy: "\n" * (at % 2) + look.label for at, (policy, look) in looks}
+    bars = "variant", style.series(dict.fromkeys(shown["variant"]))
     made = panels.bars_per_trace(
-        shown,
-        ("policy", names),
-        ("variant", style.series(dict.fromkeys(shown["variant"]))),
-        metric,
-        ylabel="write amplification",
-        row_inches=1.3,
-        legend_columns=2,
+        shown, groups, bars, metric, ylabel="write amplification", row_inches=1.3, legend_columns=2
     )
     for axes in made.axes:
         axes.set_ylim(1, 1.05 * max(1.1, axes.dataLim.y1))
@@ -193,15 +177,11 @@ def flash_endurance(results: pd.DataFrame) -> Figure:
     shown = style.without_ideal(results)
     drives = dict.fromkeys(shown[style.swept_column(shown, _DRIVE)])
     metric = style.swept_column(shown, _YEARS, "of a system with a model of flash")
+    shown = shown.assign(years=shown[metric].replace(math.inf, _MOST_YEARS))
+    groups, bars = (_DRIVE, {drive: _drive(drive) for drive in drives}), ("policy", style.looks(shown))
+    level, ylabel = (_WARRANTY_YEARS, _WARRANTY), "years to rated\nprogram/erase cycles"
     made = panels.bars_per_trace(
-        shown.assign(years=shown[metric].replace(math.inf, _MOST_YEARS)),
-        (_DRIVE, {drive: _drive(drive) for drive in drives}),
-        ("policy", style.looks(shown)),
-        "years",
-        ylabel="years to rated\nprogram/erase cycles",
-        row_inches=1.5,
-        level=(_WARRANTY_YEARS, _WARRANTY),
-        shared="xy",
+        shown, groups, bars, "years", ylabel=ylabel, row_inches=1.5, level=level, shared="xy"
     )
     for axes in made.axes:
         panels.logarithmic(axes, y=True)
@@ -228,12 +208,9 @@ def gpus_per_uplink(results: pd.DataFrame) -> Figure:
     names = (design.variant or design.label for design in found.values())
     policies = dict(zip(found, style.series(names).values(), strict=True))
     traces, models = style.trace_names(shown), list(dict.fromkeys(shown["model"]))
-    made = panels.panels(
-        [*(trace.line for trace in traces), *(f"{style.model_name(model)}, no loss" for model in models)],
-        row_inches=1.2,
-        legend=panels.handles(policies.values(), shown, ideal=True, lines=True),
-        xlabel="GPUs that share the uplink",
-    )
+    titles = [*(trace.line for trace in traces), *(f"{style.model_name(model)}, no loss" for model in models)]
+    legend = panels.handles(policies.values(), shown, ideal=True, lines=True)
+    made = panels.panels(titles, row_inches=1.2, legend=legend, xlabel="GPUs that share the uplink")
     for number, (axes, trace) in enumerate(zip(made.axes, traces, strict=False)):
         axes.set_ylabel("" if number % 2 else "throughput of a\nGPU (samples/s)")
         _draw_throughput(axes, shown[shown["trace"] == trace.trace], policies)
@@ -295,14 +272,11 @@ def link_occupancy(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.
         fill(f"{_parameters(row['policy'])}: {row['performance']:.0%} of ideal", _TITLE_CHARACTERS)
         for row in style.records(ran)
     ]
+    height = 0.8 + _TITLE_LINE_INCHES * max(title.count("\n") for title in titles)
+    legend = panels.handles((_OUT, _IN))
+    xlabel, ylabel = "time in the last iteration (ms)", "copies (GB/s)"
     made = panels.panels(
-        titles,
-        columns=1,
-        row_inches=0.8 + _TITLE_LINE_INCHES * max(title.count("\n") for title in titles),
-        legend=panels.handles((_OUT, _IN)),
-        xlabel="time in the last iteration (ms)",
-        ylabel="copies (GB/s)",
-        shared="xy",
+        titles, columns=1, row_inches=height, legend=legend, xlabel=xlabel, ylabel=ylabel, shared="xy"
     )
     for axes, row in zip(made.axes, style.records(ran), strict=True):
         end = int(kernels.loc[kernels["cell"] == row["cell"], "end"].max())

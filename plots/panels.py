@@ -226,14 +226,9 @@ def draw_lines(axes: Axes, lines: Lines, places: Mapping[Any, float], column: st
         drawn = [(place, cells[value]) for value, place in places.items() if value in cells]
         good = [(place, cell) for place, cell in drawn if cell["status"] == OK]
         if good:
-            axes.errorbar(
-                [place for place, _ in good],
-                [cell[column] for _, cell in good],
-                yerr=list(zip(*(spread(cell, column) for _, cell in good), strict=True)),
-                capsize=1.5,
-                elinewidth=0.6,
-                **look.curve(),
-            )
+            at, heights = [place for place, _ in good], [cell[column] for _, cell in good]
+            spreads = list(zip(*(spread(cell, column) for _, cell in good), strict=True))
+            axes.errorbar(at, heights, yerr=spreads, capsize=1.5, elinewidth=0.6, **look.curve())
         shift = (number - (len(lines) - 1) / 2) * aside
         for place, cell in drawn:
             if cell["status"] != OK:
@@ -255,13 +250,9 @@ def bars_per_trace(
     panel; ``options`` are those of :func:`panels`.
     """
     lines = handles([level[1]], lines=True) if level else []
-    traces = style.trace_names(shown)
-    made = panels(
-        [trace.line for trace in traces],
-        columns=1,
-        legend=[*handles(bars[1].values(), shown), *lines],
-        **{"legend_columns": 3, **options},
-    )
+    traces, legend = style.trace_names(shown), [*handles(bars[1].values(), shown), *lines]
+    options = {"legend_columns": 3, **options}
+    made = panels([trace.line for trace in traces], columns=1, legend=legend, **options)
     for axes, trace in zip(made.axes, traces, strict=True):
         cells = style.cells_by(shown[shown["trace"] == trace.trace], groups[0], bars[0])
         draw_groups(axes, cells, groups[1], bars[1], column)
@@ -346,11 +337,6 @@ def draw_steps(axes: Axes, heights: Sequence[float | None], look: Look) -> None:
 
 
 def _mark(status: str) -> dict[str, Any]:
-    return {
-        "marker": _question_mark() if status == FAILED else "x",
-        "linestyle": "none",
-        "color": BLACK,
-        "markersize": 2.8,
-        "markeredgewidth": 0.8,
-        "label": status,
-    }
+    marker = _question_mark() if status == FAILED else "x"
+    size = {"markersize": 2.8, "markeredgewidth": 0.8}
+    return {"marker": marker, "linestyle": "none", "color": BLACK, **size, "label": status}

@@ -64,6 +64,9 @@ def _of(module: str, *entries: Entry, **shared: Any) -> tuple[Entry, ...]:
     return tuple(replace(entry, module=module, **shared) for entry in entries)
 
 
+_PERFORMANCE = "performance of every policy"
+_SSD_KEYS = "system.ssd.trim|system.ssd.streams"
+_ALLOCATION_KEYS = r"system.gpu.memory|policies\.\d+\.(mode|order|allocator)"
 _PAPER = (
     *_of(
         "demand",
@@ -73,13 +76,8 @@ _PAPER = (
     ),
     *_of(
         "comparison",
-        Entry("fig11", "performance of every policy", most_traces=24, has_mean=True),
-        Entry(
-            "fig11b",
-            "performance of every policy at the kernel times of the paper",
-            most_traces=24,
-            has_mean=True,
-        ),
+        Entry("fig11", _PERFORMANCE, most_traces=24, has_mean=True),
+        Entry("fig11b", f"{_PERFORMANCE} at the kernel times of the paper", most_traces=24, has_mean=True),
         Entry("fig12", "breakdown of the execution time", most_traces=12),
         Entry("fig13", "slowdown of kernels", tables=("kernels",), most_traces=15),
         Entry("fig14", "migration traffic", most_traces=12),
@@ -111,11 +109,7 @@ _BEYOND = (
     ),
     *_of(
         "designs",
-        Entry(
-            "flash_amplification",
-            "write amplification of a nearly full SSD",
-            "system.ssd.trim|system.ssd.streams",
-        ),
+        Entry("flash_amplification", "write amplification of a nearly full SSD", _SSD_KEYS),
         Entry("flash_endurance", "life of SSDs", "system.ssd"),
     ),
     *_of("sweeps", Entry("flash_bandwidth", "performance over the number of drives", "system.ssd.drives")),
@@ -123,11 +117,7 @@ _BEYOND = (
         "designs",
         Entry("vdnn_modes", "memory and performance of vDNN, by network and mode", "system.gpu.memory"),
         Entry("vdnn_bandwidth", "gain of vDNN++ over vDNN, by link bandwidth", "system.pcie.bandwidth"),
-        Entry(
-            "fragmentation",
-            "memory taken over memory in use, by allocator",
-            r"system.gpu.memory|policies\.\d+\.(mode|order|allocator)",
-        ),
+        Entry("fragmentation", "memory taken over memory in use, by allocator", _ALLOCATION_KEYS),
         Entry("gpus_per_uplink", "throughput and batch size of GPUs that share a link", "workload.replicas"),
         Entry(
             "link_occupancy", "what crosses a shared link in an iteration", tables=("kernels", "migrations")
@@ -153,15 +143,9 @@ _ONE_CELL = _of(
     of_one_cell=True,
 )
 _KNEE = Entry("knee", "performance over one resource, and the least that reaches a target", of_sizing=True)
-ENTRIES: Mapping[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        *_PAPER,
-        *(replace(entry, beyond_paper=True) for entry in _BEYOND),
-        *_ONE_CELL,
-        *_of("sweeps", _KNEE),
-    )
-}
+_FURTHER = (replace(entry, beyond_paper=True) for entry in _BEYOND)
+_ALL = (*_PAPER, *_FURTHER, *_ONE_CELL, *_of("sweeps", _KNEE))
+ENTRIES: Mapping[str, Entry] = {entry.name: entry for entry in _ALL}
 
 
 CHARTS = ("line", "bar", "heat")

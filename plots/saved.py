@@ -77,14 +77,8 @@ def savings_jobs(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
     columns = min(_COLUMNS, len(names))
     places = -(-len(names) // columns) * columns
     titles = [style.model_name(name) if name else _MIX for name in names] + [""] * (places - len(names))
-    made = panels(
-        titles * len(_METRICS),
-        columns=columns,
-        row_inches=0.95,
-        legend=handles(policies.values(), cells),
-        legend_columns=2,
-        xlabel="jobs",
-    )
+    titles, legend = titles * len(_METRICS), handles(policies.values(), cells)
+    made = panels(titles, columns=columns, row_inches=0.95, legend=legend, legend_columns=2, xlabel="jobs")
     for number, axes in enumerate(made.axes):
         metric, place = list(_METRICS)[number // places], number % places
         if place >= len(names):
@@ -117,14 +111,10 @@ def swaps(results: pd.DataFrame) -> Figure:
     traces, step = style.trace_names(given), _STEP_ASIDE * (given["gib"].max() - given["gib"].min())
     # Markers are hollow to be seen where those of others lie on them.
     hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 4.5}
-    legend = [Line2D([], [], **look.curve(), **hollow) for look in lines.values()]
+    titles, xlabel = [trace.line for trace in traces], "GPU memory (GiB)"
+    legend = [*(Line2D([], [], **look.curve(), **hollow) for look in lines.values()), *handles([], given)]
     made = panels(
-        [trace.line for trace in traces],
-        row_inches=1.4,
-        legend=[*legend, *handles([], given)],
-        legend_columns=3,
-        xlabel="GPU memory (GiB)",
-        ylabel="overhead (%)",
+        titles, row_inches=1.4, legend=legend, legend_columns=3, xlabel=xlabel, ylabel="overhead (%)"
     )
     for axes, trace in zip(made.axes, traces, strict=True):
         for number, (policy, look) in enumerate(lines.items()):

@@ -158,14 +158,8 @@ def _draw_panels(
     """Draw a panel with a title for each entry of ``lines``, all with the same scales."""
     values = sorted({sweep.read(value) for value in shown[sweep.column]})
     places = {value: float(place) for place, value in enumerate(values)}
-    made = panels(
-        titles,
-        row_inches=1.3,
-        legend=handles(legend, shown, ideal=True, lines=True),
-        xlabel=sweep.label,
-        ylabel=TITLES["performance"],
-        shared="xy",
-    )
+    entries, ylabel = handles(legend, shown, ideal=True, lines=True), TITLES["performance"]
+    made = panels(titles, row_inches=1.3, legend=entries, xlabel=sweep.label, ylabel=ylabel, shared="xy")
     for axes, drawn in zip(made.axes, lines, strict=True):
         draw_ideal(axes)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
@@ -184,13 +178,9 @@ def knee(sizing: pd.DataFrame, curves: pd.DataFrame) -> Figure:
         raise ConfigError("sizing: found no search that applies; allowed: a system with one of the resources")
     target = Line2D([], [], **style.DASHES, label="target")
     answer = Line2D([], [], **{**_ANSWER.curve(), "linestyle": "none", "markersize": 7})
-    made = panels(
-        _titles(sizing, shown),
-        row_inches=1.45,
-        legend=[*handles([_SIMULATED, BOUND_LOOK], lines=True), target, answer],
-        ylabel=TITLES["performance"],
-        shared="y",
-    )
+    titles, ylabel = _titles(sizing, shown), TITLES["performance"]
+    legend = [*handles([_SIMULATED, BOUND_LOOK], lines=True), target, answer]
+    made = panels(titles, row_inches=1.45, legend=legend, ylabel=ylabel, shared="y")
     for axes, row in zip(made.axes, shown, strict=True):
         curve = curves[curves["search"] == row["search"]].sort_values("amount")
         _draw_curve(axes, curve)

@@ -215,18 +215,10 @@ def senet154(batch_size: int) -> tuple[Any, Any]:
     """SENet-154 with whole convolutions: the published weights are not split into 64 groups."""
     from timm.models.senet import SEBottleneck, SENet
 
-    network = SENet(
-        SEBottleneck,
-        layers=(3, 8, 36, 3),
-        groups=1,
-        reduction=16,
-        drop_rate=0.2,
-        downsample_kernel_size=3,
-        downsample_padding=1,
-        inplanes=128,
-        input_3x3=True,
-        num_classes=_CLASSES,
-    )
+    blocks = {"layers": (3, 8, 36, 3), "groups": 1, "reduction": 16, "drop_rate": 0.2}
+    stem = {"inplanes": 128, "input_3x3": True}
+    shortcuts = {"downsample_kernel_size": 3, "downsample_padding": 1}
+    network = SENet(SEBottleneck, num_classes=_CLASSES, **blocks, **stem, **shortcuts)
     return network, images(batch_size, 224)
 
 

@@ -70,16 +70,12 @@ def _priced_by_bytes(trace: Trace) -> tuple[str, bool]:
 
 def _report(trace: Trace, gpu: GpuTimingSpec, output: Path, unpriced: str, *, is_much: bool) -> None:
     seconds = sum(kernel.duration for kernel in trace.kernels) / trace.ticks_per_second
-    say(
-        f"{output}: {len(trace.kernels)} kernels, {len(trace.tensors)} tensors, "
-        f"{rounded_seconds(seconds)} on {trace.origin.get('device', gpu.name)} "
-        f"({trace.origin['time_source']})"
-    )
+    time = f"{rounded_seconds(seconds)} on {trace.origin.get('device', gpu.name)}"
+    size = f"{len(trace.kernels)} kernels, {len(trace.tensors)} tensors"
+    say(f"{output}: {size}, {time} ({trace.origin['time_source']})")
     footprint, peak = footprint_bytes(trace), peak_live_bytes(trace)
-    say(
-        f"footprint {rounded_bytes(footprint)}, at most {rounded_bytes(peak)} alive at a time, "
-        f"{peak / gpu.memory:.2f} x its {format_bytes(gpu.memory)}"
-    )
+    share = f"{peak / gpu.memory:.2f} x its {format_bytes(gpu.memory)}"
+    say(f"footprint {rounded_bytes(footprint)}, at most {rounded_bytes(peak)} alive at a time, {share}")
     if unpriced:
         (warn if is_much else say)(f"no cost known, priced by the bytes they move: {unpriced}")
     if "torch_compile" in trace.origin:

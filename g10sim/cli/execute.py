@@ -20,13 +20,8 @@ Guide = Annotated[
 Budget = Annotated[
     str, Option(help="Bytes on the device, such as 12GiB, or a share of the step's peak: 60%.")
 ]
-Live = Annotated[
-    bool,
-    Option(
-        "--live/--as-simulated",
-        help="The policy decides while the step runs, or the moves of its simulation are carried out.",
-    ),
-]
+_LIVE_HELP = "The policy decides while the step runs, or the moves of its simulation are carried out."
+Live = Annotated[bool, Option("--live/--as-simulated", help=_LIVE_HELP)]
 
 
 @options.with_step_options(

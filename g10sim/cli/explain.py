@@ -17,6 +17,8 @@ from g10sim.results.seeds import range_lines
 _MOST_CHANGES, _NEGLIGIBLE = 3, 0.0005
 _PATIENCE = 20
 """Most seconds that changes nobody asked for may take."""
+_WHAT_IF_HELP = "Simulate again with one thing changed at a time, however long it takes; or never."
+_WHAT_IF_DEFAULT = f"name the best three; of other policies only where all takes at most {_PATIENCE} s"
 
 
 def explain(
@@ -28,12 +30,7 @@ def explain(
     job: Annotated[int, Option(min=0, help="Number of the job, where a cell has several.")] = 0,
     kernel: Annotated[int | None, Option(min=0, help="Look at one kernel only, by its number.")] = None,
     simulate: Annotated[
-        bool | None,
-        Option(
-            "--what-if/--no-what-if",
-            help="Simulate again with one thing changed at a time, however long it takes; or never. "
-            f"[default: name the best three; of other policies only where all takes at most {_PATIENCE} s]",
-        ),
+        bool | None, Option("--what-if/--no-what-if", help=f"{_WHAT_IF_HELP} [default: {_WHAT_IF_DEFAULT}]")
     ] = None,
     trust: options.Trust = False,
     json: options.Json = False,

@@ -47,44 +47,21 @@ TraceFiles = Annotated[
     list[Path], Argument(help="Trace files.", callback=lambda names: list(map(find_file, names)))
 ]
 TraceOutput = Annotated[Path, output_to("Trace file to write (.g10t).")]
-Scheduler = Annotated[
-    str | None,
-    Option(
-        help="Simulate on the Dask cluster of this scheduler: its address or its scheduler file.",
-        metavar="ADDRESS",
-    ),
-]
+_SCHEDULER_HELP = "Simulate on the Dask cluster of this scheduler: its address or its scheduler file."
+Scheduler = Annotated[str | None, Option(help=_SCHEDULER_HELP, metavar="ADDRESS")]
 Workers = Annotated[int | None, workers_option("1")]
-Settings = Annotated[
-    list[str] | None,
-    Option(
-        "--set",
-        help="Set a dotted key of the configuration, such as system.host.memory='64 GiB'; may be repeated.",
-        metavar="KEY=VALUE",
-    ),
-]
-Where = Annotated[
-    list[str] | None,
-    Option(
-        "--where",
-        metavar="COLUMN=VALUE",
-        help="Only cells with this value in a column or swept key; may be repeated.",
-    ),
-]
+_SET_HELP = "Set a dotted key of the configuration, such as system.host.memory='64 GiB'; may be repeated."
+Settings = Annotated[list[str] | None, Option("--set", help=_SET_HELP, metavar="KEY=VALUE")]
+_WHERE_HELP = "Only cells with this value in a column or swept key; may be repeated."
+Where = Annotated[list[str] | None, Option("--where", help=_WHERE_HELP, metavar="COLUMN=VALUE")]
 PolicyName = Annotated[
     str, Option("--policy", help="Only cells of this policy, by its key or label.", metavar="NAME")
 ]
 TraceName = Annotated[
     str, Option("--trace", help="Only cells of this trace, by the name of its file.", metavar="NAME")
 ]
-AddPolicy = Annotated[
-    list[str] | None,
-    Option(
-        "--add-policy",
-        metavar="POLICY",
-        help="A policy more, by its key or as module:Class; may be repeated.",
-    ),
-]
+_POLICY_HELP = "A policy more, by its key or as module:Class; may be repeated."
+AddPolicy = Annotated[list[str] | None, Option("--add-policy", help=_POLICY_HELP, metavar="POLICY")]
 Trust = Annotated[
     bool, Option("--trust", help="Import the policies 'module:Class' that the results name: code that runs.")
 ]
@@ -93,30 +70,15 @@ Verbose = Annotated[
     bool, Option("--verbose", "-v", help="Name the files that are read and the cells that are reused.")
 ]
 Force = Annotated[bool, Option("--force", help="Run every cell, also those that an earlier run finished.")]
-Source = Annotated[
-    str,
-    Argument(
-        metavar="SOURCE",
-        help="hf:NAME, diffusers:NAME, timm:NAME, torchvision:NAME, or module:function, which returns "
-        "(model, inputs), a step or a generator of steps.",
-    ),
-]
+_SOURCE_HELP = "hf:NAME, diffusers:NAME, timm:NAME, torchvision:NAME, or module:function"
+_FUNCTION_HELP = "which returns (model, inputs), a step or a generator of steps."
+Source = Annotated[str, Argument(metavar="SOURCE", help=f"{_SOURCE_HELP}, {_FUNCTION_HELP}")]
 Gpu = Annotated[str, Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")]
 Measure = Annotated[bool, Option("--measure", help="Measure the times on the CUDA device of this computer.")]
-Strict = Annotated[
-    bool,
-    Option(
-        "--strict", help="Refuse a step in which operators of unknown cost are more than 1% of bytes or time."
-    ),
-]
-_Settings = Annotated[
-    list[str],
-    Option(
-        "--set",
-        help="Set a key of an hf: model's configuration, such as hidden_size=64.",
-        metavar="KEY=VALUE",
-    ),
-]
+_STRICT_HELP = "Refuse a step in which operators of unknown cost are more than 1% of bytes or time."
+Strict = Annotated[bool, Option("--strict", help=_STRICT_HELP)]
+_MODEL_SET_HELP = "Set a key of an hf: model's configuration, such as hidden_size=64."
+_Settings = Annotated[list[str], Option("--set", help=_MODEL_SET_HELP, metavar="KEY=VALUE")]
 
 _Choice = TypeVar("_Choice", bound=str)
 Command: TypeAlias = Callable[..., None]

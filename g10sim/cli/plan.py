@@ -36,6 +36,10 @@ TraceOption = Annotated[
     Path | None, Option("--trace", help="Trace that the plan is for: checks the plan and adds bytes.")
 ]
 MovesOption = Annotated[int, Option("--moves", min=0, help="Number of moves to list.")]
+_LIMIT_HELP = "Memory of the GPU, such as '20 GiB'; may be repeated."
+_SCORE_HELP = f"Order of candidates: {', '.join(SCORES)}; may be repeated."
+Limits = Annotated[list[str] | None, Option("--limit", help=_LIMIT_HELP, show_default="steps of the load")]
+Scores = Annotated[list[str] | None, Option("--score", help=_SCORE_HELP, show_default="swdoa")]
 
 
 @app.command()
@@ -44,25 +48,11 @@ def swaps(
     system: Annotated[
         str, Option(help="Hardware preset or YAML file, except for its GPU memory.")
     ] = DEFAULT_SYSTEM,
-    limits: Annotated[
-        list[str] | None,
-        Option(
-            "--limit",
-            help="Memory of the GPU, such as '20 GiB'; may be repeated.",
-            show_default="steps of the load",
-        ),
-    ] = None,
+    limits: Limits = None,
     steps: Annotated[
         int, Option(min=1, max=1000, help="Limits between the least load and the peak, without --limit.")
     ] = 6,
-    scores: Annotated[
-        list[str] | None,
-        Option(
-            "--score",
-            help=f"Order of candidates: {', '.join(SCORES)}; may be repeated.",
-            show_default="swdoa",
-        ),
-    ] = None,
+    scores: Scores = None,
     mode: Annotated[
         str, Option(help=f"Swap as much as the limit needs, or as costs nothing: {' or '.join(MODES)}.")
     ] = MODES[0],
@@ -84,15 +74,11 @@ def swaps(
     if output is not None:
         records = [outcome.record() for outcome in found]
         write_csv(output, list(records[0]), records)
-    say(
-        f"{file}: load peak {rounded_bytes(peak)}, {rounded_bytes(least)} with all candidates away; "
-        f"{cycles_to_ms(found[0].ideal_cycles, machine.gpu.clock):.3f} ms without overhead"
-    )
-    show_table(
-        ("limit", "score"),
-        ("less than peak", "swapped", "load", "pool", "expected", "summed waits", "simulated"),
-        [_swap_row(outcome, peak, machine.gpu.clock) for outcome in found],
-    )
+    loads = f"load peak {rounded_bytes(peak)}, {rounded_bytes(least)} with all candidates away"
+    say(f"{file}: {loads}; {_ms(found[0].ideal_cycles, machine.gpu.clock)} without overhead")
+    figures = ("less than peak", "swapped", "load", "pool", "expected", "summed waits", "simulated")
+    rows = [_swap_row(outcome, peak, machine.gpu.clock) for outcome in found]
+    show_table(("limit", "score"), figures, rows)
     for message in dict.fromkeys(outcome.message for outcome in found if outcome.message):
         say(f"unsupported: {message}")
 

@@ -28,6 +28,9 @@ from g10sim.trace.format import load_trace
 app = typer.Typer(help="Make a policy of your own, or watch one.", no_args_is_help=True, add_completion=False)
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_FROM_HELP = "First kernel to show, of the last iteration."
+First = Annotated[int | None, Option("--from", min=0, help=_FROM_HELP, show_default="all iterations")]
+_PAUSE_HELP = "Wait for Enter after every kernel. [default: where it is read from a terminal]"
 
 
 @app.command()
@@ -58,22 +61,11 @@ def step(
         str, Option(help="Memory of the GPU, such as '16 GiB'.", show_default="that of the system")
     ] = "",
     iterations: Annotated[int, Option(min=1, max=10_000, help="Iterations to simulate.")] = 2,
-    first: Annotated[
-        int | None,
-        Option(
-            "--from",
-            min=0,
-            help="First kernel to show, of the last iteration.",
-            show_default="all iterations",
-        ),
-    ] = None,
+    first: First = None,
     count: Annotated[
         int | None, Option(min=1, max=10**6, help="Number of kernels to show.", show_default="all")
     ] = None,
-    pause: Annotated[
-        bool | None,
-        Option(help="Wait for Enter after every kernel. [default: where it is read from a terminal]"),
-    ] = None,
+    pause: Annotated[bool | None, Option(help=_PAUSE_HELP)] = None,
 ) -> None:
     """Show a simulation kernel by kernel: what the policy answered, what moved, how full memories were.
 

@@ -22,6 +22,8 @@ from g10sim.results.cases import written
 from g10sim.results.columns import FAILED
 
 _VARIABLE = "G10SIM_REFERENCE"
+_REFERENCE_HELP = "Directory of published data, with traces/MODEL/BATCH/."
+Published = Annotated[Path | None, Option(help=_REFERENCE_HELP, show_default=f"${_VARIABLE}/gpg")]
 
 
 def validate(
@@ -47,18 +49,16 @@ def validate(
             policies=names_in("--policies", policies),
             **bar.running(LocalProcesses(workers or 1)),
         )
-    show_table(
-        ("figure", "policy", "plan"),
-        ("exact", "median", "p95", "max", "support\ndiffers", "left\nout"),
-        _summary(agreements(compared)),
-        title="absolute relative error against the published results",
-    )
+    names = ("figure", "policy", "plan")
+    figures_shown = ("exact", "median", "p95", "max", "support\ndiffers", "left\nout")
+    title = "absolute relative error against the published results"
+    show_table(names, figures_shown, _summary(agreements(compared)), title=title)
     say(f"{len(compared)} rows in {output / 'validation.csv'}")
+    failed = [one for one in compared if one.status == FAILED]
     complain_of_failures(
         dict.fromkeys(
             (f"{one.row.texts['model']} {one.row.batch} {one.row.texts['policy']}", one.message)
-            for one in compared
-            if one.status == FAILED
+            for one in failed
         )
     )
 
@@ -78,12 +78,7 @@ def _error(error: float | None) -> str:
 def claims(
     system: Annotated[str | None, only("claims about these designs", such_as="'G10,TENSILE'")] = None,
     quick: Annotated[bool, Option("--quick", help="Fewer and smaller cells, which take minutes.")] = False,
-    reference: Annotated[
-        Path | None,
-        Option(
-            help="Directory of published data, with traces/MODEL/BATCH/.", show_default=f"${_VARIABLE}/gpg"
-        ),
-    ] = None,
+    reference: Published = None,
     claims_list: Annotated[Path, Option("--list", help="List of claims (YAML).")] = claim_list.LIST,
     output: Annotated[Path, output_to("Directory of results.")] = Path("results/claims"),
     workers: Workers = None,
@@ -131,9 +126,8 @@ def _show_findings(findings: list[claim_list.Finding]) -> None:
     for one in findings:
         if one.verdict == claim_list.NOT_REPRODUCED and one.claim.lacks:
             say(f"{one.claim.name} ({one.data}): {one.claim.lacks}")
-    say(
-        ", ".join(f"{count} {verdict}" for verdict, count in claim_list.by_verdict(findings).items() if count)
-    )
+    counts = claim_list.by_verdict(findings).items()
+    say(", ".join(f"{count} {verdict}" for verdict, count in counts if count))
 
 
 def measured(

@@ -47,14 +47,14 @@ def reproduce(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     executor = options.choose_executor(workers, scheduler, default_workers=cores)
     problems: list[tuple[str, str]] = []
+
+    def ended(name: str, outcome: Outcome) -> None:
+        problems.extend(_draw(name, outcome, output / PICTURES))
+
     warn_once = cache(warn)
     with CellProgress() as bar:
-        outcomes = run_experiments(
-            documents,
-            output,
-            ended=lambda name, outcome: problems.extend(_draw(name, outcome, output / PICTURES)),
-            **bar.running(executor, force=force, told=warn_once),
-        )
+        running = bar.running(executor, force=force, told=warn_once)
+        outcomes = run_experiments(documents, output, ended=ended, **running)
     _summarize(outcomes)
     say(f"pictures in {output / PICTURES}")
     for warning in dict.fromkeys(text for outcome in outcomes.values() for text in outcome.warnings):

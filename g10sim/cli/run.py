@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 _MANY_CELLS = 100_000
 _SECONDS_BETWEEN_LINES = 60.0
 
+Seconds = Annotated[
+    float | None, Option(min=0.001, help="Give up a cell after that many seconds.", show_default="no limit")
+]
+
 
 def run(
     config: Annotated[Path | None, Argument(help="Run configuration (YAML).")] = None,
@@ -46,10 +50,7 @@ def run(
     policies: options.AddPolicy = None,
     force: options.Force = False,
     check: Annotated[bool, Option("--check", help="Test every invariant while simulating: slower.")] = False,
-    seconds: Annotated[
-        float | None,
-        Option(min=0.001, help="Give up a cell after that many seconds.", show_default="no limit"),
-    ] = None,
+    seconds: Seconds = None,
     debug: Annotated[bool, Option("--debug", help="Show the whole traceback of cells that fail.")] = False,
     yes: Annotated[
         bool, Option("--yes", help=f"Run more than {_MANY_CELLS:,} cells, which are refused otherwise.")
@@ -110,10 +111,8 @@ class CellProgress:
         if self._progress is not None:
             self._progress.stop()
         if kind is KeyboardInterrupt:
-            raise terminal.InterruptionError(
-                f"interrupted; {self._done} of {self._total} cells are finished and kept; "
-                "the same command runs the rest"
-            )
+            kept = f"{self._done} of {self._total} cells are finished and kept"
+            raise terminal.InterruptionError(f"interrupted; {kept}; the same command runs the rest")
 
     def running(
         self, executor: Executor, *, force: bool = False, told: Callable[[str], None] = ignore
@@ -186,19 +185,16 @@ def _show(outcome: Outcome) -> None:
         names["why"] = [str(row["message"]) if row["status"] == UNSUPPORTED else "" for row in rows]
     texts = zip(*([_text(row, figure) for figure in _FIGURES] for row in rows), strict=True)
     titles_of_figures = [title.replace(" ", "\n") for title in _FIGURES]
-    terminal.show_table(
-        list(names), titles_of_figures, zip(*names.values(), *texts, strict=True), title=title
-    )
+    lines = zip(*names.values(), *texts, strict=True)
+    terminal.show_table(list(names), titles_of_figures, lines, title=title)
 
 
 def _summarize(outcome: Outcome) -> None:
     for line in order_lines(outcome.directory):
         terminal.say(line)
     reused = f", {outcome.reused} of them from an earlier run" if outcome.reused else ""
-    count = len(outcome.cells)
-    terminal.say(
-        f"{count} {'cell' if count == 1 else 'cells'}{reused}; results in {outcome.directory / 'results.csv'}"
-    )
+    count, table = len(outcome.cells), outcome.directory / "results.csv"
+    terminal.say(f"{count} {'cell' if count == 1 else 'cells'}{reused}; results in {table}")
 
 
 def _job(row: dict[str, Any]) -> str:

@@ -39,6 +39,8 @@ app.add_typer(export_app, name="export")
 for command in (capture, recapture, models, retime, reorder, place, stages, block):
     app.command()(command)
 
+_SYSTEM_HELP = "Hardware preset or YAML file to compare with; may be repeated."
+_GPU_MEMORY_HELP = "GPU memory to compare with, such as '40 GiB'; may be repeated."
 _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
@@ -80,15 +82,8 @@ def check(file: TraceFile) -> None:
 @app.command()
 def info(
     file: TraceFile,
-    system: Annotated[
-        list[str] | None,
-        Option(
-            help="Hardware preset or YAML file to compare with; may be repeated.", show_default="all presets"
-        ),
-    ] = None,
-    gpu_memory: Annotated[
-        list[str] | None, Option(help="GPU memory to compare with, such as '40 GiB'; may be repeated.")
-    ] = None,
+    system: Annotated[list[str] | None, Option(help=_SYSTEM_HELP, show_default="all presets")] = None,
+    gpu_memory: Annotated[list[str] | None, Option(help=_GPU_MEMORY_HELP)] = None,
     json: Json = False,
 ) -> None:
     """Show footprint, work, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
@@ -141,12 +136,10 @@ def _overview(file: Path, trace: Trace, pool: int | None) -> Table:
     seconds = on_gpu / trace.ticks_per_second
     persistent = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
     phases = Counter(kernel.phase.value for kernel in trace.kernels)
+    by_phase = ", ".join(f"{count} {name}" for name, count in phases.items())
     rows = [
         ("model", f"{trace.model}, batch size {trace.batch_size}"),
-        (
-            "kernels",
-            f"{len(trace.kernels)} ({', '.join(f'{count} {name}' for name, count in phases.items())})",
-        ),
+        ("kernels", f"{len(trace.kernels)} ({by_phase})"),
         ("compute time", rounded_seconds(seconds) if trace.is_timed else "not recorded"),
         *([("on the CPU", f"{rounded_seconds(on_cpu / trace.ticks_per_second)}")] if on_cpu else ()),
         *([("updated on the CPU", f"{steps:,} parameters")] if steps else ()),
@@ -177,11 +170,8 @@ _LIFETIME_COLUMNS = ("duration", "tensors living", "bytes", "inactive periods", 
 
 def _lifetimes(trace: Trace) -> Iterator[tuple[str, ...]]:
     starts = kernel_starts(trace, trace.ticks_per_second)
-    lives = (
-        (live.tensor, int(starts[live.death] - starts[live.birth]))
-        for live in live_ranges(trace)
-        if not trace.lasting[live.tensor]
-    )
+    passing = (live for live in live_ranges(trace) if not trace.lasting[live.tensor])
+    lives = ((live.tensor, int(starts[live.death] - starts[live.birth])) for live in passing)
     periods = ((period.tensor, period.cycles(starts)) for period in each_inactive_period(trace))
     names = [f"up to {limit * 1000:g} ms" for limit in _BUCKETS_SECONDS] + ["longer"]
     rows = zip(names, _histogram(trace, lives), _histogram(trace, periods), strict=True)

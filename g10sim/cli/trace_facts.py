@@ -183,12 +183,10 @@ def origin_rows(trace: Trace) -> list[tuple[str, str]]:
 
     The account of an import has its own tables.
     """
-    has_account = account_of(trace) is not None
-    return [
-        (
-            f"origin: {key}",
-            value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}... ({len(value)} characters)",
-        )
-        for key, value in sorted(trace.origin.items())
-        if not (has_account and key == KEY)
-    ]
+    left_out = KEY if account_of(trace) is not None else None
+    told = ((key, value) for key, value in sorted(trace.origin.items()) if key != left_out)
+    return [(f"origin: {key}", _cut(value)) for key, value in told]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text)} characters)"

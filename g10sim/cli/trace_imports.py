@@ -118,13 +118,9 @@ def chakra(
     if (profile is None) == (gpu is None):
         found = "neither" if profile is None else "both"
         raise ConfigError(f"--profile, --gpu: found {found}; allowed: one of them, for the times")
-    trace = import_execution_trace(
-        file,
-        profile=None if profile is None else read_profile(profile),
-        price=None if gpu is None else _price(gpu),
-        **_of_steps(given),
-    )
-    _save(trace, output)
+    times = None if profile is None else read_profile(profile)
+    price = None if gpu is None else _price(gpu)
+    _save(import_execution_trace(file, profile=times, price=price, **_of_steps(given)), output)
 
 
 def _of_steps(given: dict[str, Any]) -> dict[str, Any]:
@@ -256,9 +252,8 @@ def place(
     numbers = _range(layers)
     if not numbers:
         raise ConfigError(f"--layers: found '{layers}'; allowed: a number, or two such as 0-23")
-    trace = on_cpu(
-        load_trace(file), numbers, str(file), modules=options.names_in("--modules", modules or None)
-    )
+    others = options.names_in("--modules", modules or None)
+    trace = on_cpu(load_trace(file), numbers, str(file), modules=others)
     save_trace(trace, output)
     say(f"{output}: {len(trace.cpu_kernels)} of {len(trace.kernels)} kernels on the {device.upper()}")
 
@@ -269,12 +264,12 @@ def retime(file: options.TraceFile, output: options.TraceOutput, gpu: options.Gp
     found = load_gpu(gpu)
     trace = retimed(given, found, str(file))
     save_trace(trace, output)
-    before, after = (each(one.kernels, attrgetter("duration")) for one in (given, trace))
-    was = rounded_seconds(sum(before) / given.ticks_per_second)
-    say(
-        f"{output}: {len(trace.kernels)} kernels, {rounded_seconds(sum(after) / trace.ticks_per_second)} on "
-        f"{found.name} (before: {was} on {given.origin.get('device', given.origin.get('gpu', 'another'))})"
+    was, now = (
+        rounded_seconds(sum(each(one.kernels, attrgetter("duration"))) / one.ticks_per_second)
+        for one in (given, trace)
     )
+    former = given.origin.get("device", given.origin.get("gpu", "another"))
+    say(f"{output}: {len(trace.kernels)} kernels, {now} on {found.name} (before: {was} on {former})")
 
 
 def stages(
@@ -294,9 +289,8 @@ def stages(
         path = output / f"stage{number}.g10t"
         save_trace(trace, path)
         sent = sum(kernel.moved_bytes for kernel in trace.link_kernels if kernel.inputs)
-        facts = ", ".join(
-            f"{what} {value}" for what, value in trace.display().items() if what in _STAGE_FACTS
-        )
+        shown = trace.display()
+        facts = ", ".join(f"{what} {shown[what]}" for what in shown if what in _STAGE_FACTS)
         say(f"{path}: {facts}, sends {rounded_bytes(sent)}")
 
 

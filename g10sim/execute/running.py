@@ -47,14 +47,8 @@ PAGE = 512
 """Bytes that blocks of PyTorch's allocator are multiples of."""
 _SEED = 0
 _NOT_HERE = (
-    "steps",
-    "workspace",
-    "cudnn_pooling",
-    "cuda_graph",
-    "generate",
-    "cache",
-    "routing",
-    "routing_seed",
+    *("steps", "workspace", "cudnn_pooling", "cuda_graph"),
+    *("generate", "cache", "routing", "routing_seed"),
 )
 """Options of a capture that no step that computes has."""
 
@@ -250,11 +244,10 @@ class Execution:
     def kernel_rows(self) -> list[dict[str, Any]]:
         """Return a row for each kernel of the last step: what is on the device after it, and simulated."""
         page = self.system.gpu.page_size
+        last = zip(self.script.trace.kernels, self.reports[-1].resident_bytes, strict=True)
         rows: list[dict[str, Any]] = [
             {"kernel": kernel.id, "name": kernel.name, "resident_bytes": resident}
-            for kernel, resident in zip(
-                self.script.trace.kernels, self.reports[-1].resident_bytes, strict=True
-            )
+            for kernel, resident in last
         ]
         for row, pages in zip(rows, self._simulated_pages(), strict=False):
             row["simulated_bytes"] = pages * page

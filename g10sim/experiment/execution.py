@@ -47,22 +47,20 @@ def simulate(
     Raises UnsupportedError, CapacityError, PolicyError, PlanError or InvariantError.
     """
     records = run(workload, system, policy, behaviour, record=tables, check=check)
+    needs, iterations = policy.requirements, records.iterations
     rows = summarize(
         workload,
         system,
         behaviour,
-        records.iterations,
+        iterations,
         events=records.events,
-        moves_ahead=policy.requirements.moves_ahead,
-        copies_tensors=policy.requirements.placement == "contiguous",
+        moves_ahead=needs.moves_ahead,
+        copies_tensors=needs.placement == "contiguous",
     )
-    described = describe_jobs(workload, system, records.jobs, records.iterations, behaviour)
+    described = describe_jobs(workload, system, records.jobs, iterations, behaviour)
+    drops, in_place = any(job.drops for job in records.jobs), any(one.uses_in_place for one in iterations)
     conditions = Conditions(
-        policy.requirements,
-        behaviour,
-        keeps_kernels=policy.keeps_kernels,
-        drops=any(job.drops for job in records.jobs),
-        uses_in_place=any(record.uses_in_place for record in records.iterations),
+        needs, behaviour, keeps_kernels=policy.keeps_kernels, drops=drops, uses_in_place=in_place
     )
     bounds = (bound_row(workload, system, conditions, row) if row else {} for row in rows)
     return records, [row | bound | more for row, bound, more in zip(rows, bounds, described, strict=True)]

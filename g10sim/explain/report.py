@@ -165,12 +165,9 @@ def report(directory: Path, *, trust: bool = False) -> str:
     named = results.assign(policy=results["policy"].map(policy_labels(results)))
     ran = named.loc[results["status"] == OK]
     cells, notes = _in_words(directory, ran, trust=trust)
+    loader = PackageLoader("g10sim.explain")
     templates = Environment(
-        loader=PackageLoader("g10sim.explain"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     program = (files("g10sim.explain") / "templates" / _SCRIPT).read_text(encoding="utf-8")
     library, library_source = _library()

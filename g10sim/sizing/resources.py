@@ -121,39 +121,23 @@ def _at(data: Mapping[str, Any], key: str) -> Any:
 
 
 _TIB, _TB = 2**40, 10**12
-RESOURCES: Mapping[str, Resource] = {
-    resource.name: resource
-    for resource in (
-        Resource("gpu-memory", "GPU memory", ("gpu.memory",), SIZE, "GiB", 2**12, _TIB, "gpu.memory"),
-        Resource(
-            "host-memory", "host memory", ("host.memory",), SIZE, "GiB", 0, 16 * _TIB, "tier `host`", "host"
-        ),
-        Resource(
-            "link",
-            "PCIe bandwidth",
-            ("pcie.bandwidth",),
-            RATE,
-            "GB/s",
-            10**7,
-            _TB,
-            "pcie.bandwidth, or to_device and from_device",
-            instead=("pcie.to_device", "pcie.from_device"),
-            along=("pcie.duplex",),
-        ),
-        Resource(
-            "ssd",
-            "SSD bandwidth",
-            ("ssd.read_bandwidth", "ssd.write_bandwidth"),
-            RATE,
-            "GB/s",
-            10**6,
-            _TB,
-            "tier `ssd` with rates (model: link)",
-            "ssd",
-            along=("ssd.write_cache.sustained",),
-        ),
-    )
-}
+_LINK_KEYS, _DIRECTIONS = ("pcie.bandwidth",), ("pcie.to_device", "pcie.from_device")
+_LINK_NEEDS = "pcie.bandwidth, or to_device and from_device"
+_SSD_KEYS, _CACHE = ("ssd.read_bandwidth", "ssd.write_bandwidth"), ("ssd.write_cache.sustained",)
+_SSD_NEEDS = "tier `ssd` with rates (model: link)"
+_ALL = (
+    Resource("gpu-memory", "GPU memory", ("gpu.memory",), SIZE, "GiB", 2**12, _TIB, "gpu.memory"),
+    Resource(
+        "host-memory", "host memory", ("host.memory",), SIZE, "GiB", 0, 16 * _TIB, "tier `host`", "host"
+    ),
+    Resource(
+        *("link", "PCIe bandwidth", _LINK_KEYS, RATE, "GB/s", 10**7, _TB, _LINK_NEEDS),
+        instead=_DIRECTIONS,
+        along=("pcie.duplex",),
+    ),
+    Resource("ssd", "SSD bandwidth", _SSD_KEYS, RATE, "GB/s", 10**6, _TB, _SSD_NEEDS, "ssd", along=_CACHE),
+)
+RESOURCES: Mapping[str, Resource] = {resource.name: resource for resource in _ALL}
 
 
 def find(name: str) -> Resource:

@@ -269,9 +269,7 @@ class _Stages:
         return replace(
             self._trace,
             tensors=tuple(self._trace.tensors[old].again(new[old], 0, 0) for old in used),
-            kernels=tuple(
-                kernel.renumbered(new).again(number, 0, 0) for number, kernel in enumerate(kernels)
-            ),
+            kernels=tuple(one.renumbered(new).again(number, 0, 0) for number, one in enumerate(kernels)),
             origin={**self._trace.origin, "stage": f"{stage + 1} of {len(self._begin) + 1}"},
             given_ids=(),
         )

@@ -25,15 +25,8 @@ class OperatorClass(StrEnum):
     OTHER = "other"
 
 
-COMPUTING = frozenset(
-    {
-        OperatorClass.MATMUL,
-        OperatorClass.BATCHED_MATMUL,
-        OperatorClass.CONVOLUTION,
-        OperatorClass.ATTENTION,
-        OperatorClass.RECURRENT,
-    }
-)
+_PRODUCTS = {OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL, OperatorClass.CONVOLUTION}
+COMPUTING = frozenset({*_PRODUCTS, OperatorClass.ATTENTION, OperatorClass.RECURRENT})
 """Classes whose FLOPs are counted; the time of all others is that of moving their bytes."""
 
 
