@@ -3,9 +3,8 @@
 from types import SimpleNamespace
 
 from g10sim.config.tiers import Tier
-from g10sim.hardware.door import Door
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.pools import Door, Frames, Pool
 from g10sim.records import Location
 
 NONE, GPU = Location.NONE, Location.GPU

@@ -84,7 +84,7 @@ class Workloads:
             self._seen[name, path, gpu_name, clock] = found, facts
         found, facts = self._seen[name, path, gpu_name, clock]
         if facts.on_cpu:
-            from g10sim.sim.refusals import check_processor  # loads the simulator
+            from g10sim.sim.preparation import check_processor  # loads the simulator
 
             check_processor(facts.on_cpu, config.system)
         if facts.times:

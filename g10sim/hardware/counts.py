@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-from g10sim.hardware.door import Door
-from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.pools import Door, Frames, Pool
 from g10sim.hardware.recency import Recency
 from g10sim.hardware.runs import Queues, Run
 from g10sim.records import Location, Tiers

@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.counts import GPU, NONE, Counts
-from g10sim.hardware.door import Door
-from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.pools import Door, Frames, Pool
 from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
 from g10sim.records import ContiguousRecord, Location

@@ -1,4 +1,4 @@
-"""Capacities: the pages of a memory tier, and those of a GPU, and the most of them in use."""
+"""Capacities of a memory tier and of a GPU, the most of them in use, and the one way in."""
 
 from __future__ import annotations
 
@@ -6,9 +6,25 @@ from bisect import bisect_left
 from itertools import count as counter
 
 from g10sim.config.tiers import Tier
-from g10sim.errors import CapacityError
+from g10sim.errors import CapacityError, InvariantError
 from g10sim.records import FlashRecord
 from g10sim.units import format_bytes
+
+
+class Door:
+    """Says whether memory may be changed now, and counts changes; by itself, a memory's door stands open."""
+
+    __slots__ = ("changes", "is_open")
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.is_open = is_open
+        self.changes = 0
+
+    def enter(self) -> None:
+        """Count a change. Raises InvariantError while the door is closed."""
+        if not self.is_open:
+            raise InvariantError("memory was changed outside Fabric.alter()")
+        self.changes += 1
 
 
 class Watched:

@@ -2,14 +2,196 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, chain, compress, pairwise
 from math import inf
 from operator import attrgetter
+from typing import NamedTuple, TypeAlias
 
-from g10sim.sim.address_map import AddressMap, Sides
-from g10sim.trace.model import Trace
-from g10sim.trace.repetition import named
+from g10sim.config.allocator import CachingPoolSpec
+from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
+from g10sim.hardware.gpu_memory.placement import Block, best_fit
+from g10sim.sim.stages.working_set import released_after
+from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
+from g10sim.trace.repetition import Changed, named
+
+# Addresses repeat from the second or third iteration on, when the allocator has all the chunks it needs.
+_MOST_ITERATIONS = 8
+_UNLIMITED_PAGES = 2**53
+_KEPT = 2
+"""Maps that a process keeps: cells of one trace come one after another."""
+Sides: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class _Stay(NamedTuple):
+    """A tensor's block from the start of kernel ``birth`` on; ``birth`` is -1 for a persistent tensor.
+
+    The block has what rounding adds, too.
+    """
+
+    tensor: int
+    birth: int
+    block: Block
+
+
+@dataclass(frozen=True, eq=False)
+class AddressMap:
+    """Addresses of an iteration in the steady state, as ranges of whole pages, numbered from 0.
+
+    A *stay* is a tensor at ``ranges`` from a kernel on: those from ``born[k]`` to ``born[k + 1]`` begin with
+    kernel k, persistent tensors before ``born[0]``. ``sides`` are the ranges that kernels read and write,
+    ``touched`` both, each once, ``dying`` the tensors that are dead after them. ``trace`` has ranges in place
+    of tensors; ``chunks`` are the ranges that lie together in one chunk of the driver. Source: PyTorch's
+    CUDACachingAllocator, on whose managed memory DeepUM (ASPLOS 2023, section 5) runs.
+    """
+
+    ranges: Sequence[tuple[int, ...]]
+    tenants: Sequence[int]
+    born: Sequence[int]
+    sides: Sequence[Sides]
+    touched: Sequence[tuple[int, ...]]
+    dying: Sequence[Sequence[int]]
+    trace: Trace
+    chunks: Sequence[Sequence[int]]
+    num_tensors: int
+
+
+_latest: list[tuple[Trace, tuple[int, int, CachingPoolSpec], AddressMap]] = []
+
+
+def address_map(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec) -> AddressMap:
+    """Return the addresses of a trace; those of the latest traces are known."""
+    facts = page_bytes, chunk_bytes, spec
+    for known, others, found in _latest:
+        if known is trace and others == facts:
+            return found
+    found = _made(trace, *facts)
+    _latest.insert(0, (trace, facts, found))
+    del _latest[_KEPT:]
+    return found
+
+
+def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec) -> AddressMap:
+    dying = released_after(trace)
+    stays, chunks = _steady_stays(trace, dying, page_bytes, spec)
+    pages = trace.page_sizes(page_bytes)
+    spans = [(stay.block.start, stay.block.start + pages[stay.tensor]) for stay in stays]
+    known = dict.fromkeys(spans)
+    cuts = sorted(set(chain.from_iterable(known)))
+    index = {cut: number for number, cut in enumerate(cuts)}
+    is_used = bytearray(len(cuts))
+    for start, end in known:
+        is_used[index[start] : index[end]] = bytes([True]) * (index[end] - index[start])
+    blocks = [Block(start, end - start) for start, end in compress(pairwise(cuts), is_used)]
+    number_of = [0, *accumulate(is_used)]
+    found = {
+        (start, end): tuple(range(number_of[index[start]], number_of[index[end]])) for start, end in known
+    }
+    ranges = [found[span] for span in spans]
+    births = [stay.birth for stay in stays]  # ascending
+    born = [bisect_left(births, kernel) for kernel in range(len(trace.kernels) + 1)]
+    sides = _sides(trace, [stay.tensor for stay in stays], ranges, born)
+    touched = {one: tuple(dict.fromkeys(chain(*one))) for one in sides}
+    return AddressMap(
+        ranges=ranges,
+        tenants=array("q", (stay.tensor for stay in stays)),
+        born=array("q", born),
+        sides=sides,
+        touched=[touched[one] for one in sides],
+        dying=dying,
+        trace=_mapped(trace, blocks, page_bytes, sides),
+        chunks=_shared_chunks(blocks, chunks, max(1, chunk_bytes // page_bytes)),
+        num_tensors=len(trace.tensors),
+    )
+
+
+def _sides(
+    trace: Trace, tenants: Sequence[int], ranges: Sequence[tuple[int, ...]], born: Sequence[int]
+) -> list[Sides]:
+    """Return the ranges that every kernel reads, and those that it writes."""
+    now: list[tuple[int, ...]] = [()] * len(trace.tensors)
+    for number in reversed(range(len(tenants))):  # before a tensor's first stay, it is where that will be
+        now[tenants[number]] = ranges[number]
+    known: dict[Sides, Sides] = {}
+    found: list[Sides] = []
+
+    def at(tensors: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([place for tensor in tensors for place in now[tensor]])
+
+    inputs, outputs = (named(trace.kernels, attrgetter(side)) for side in ("inputs", "outputs"))
+    for kernel, (read, written) in enumerate(zip(inputs, outputs, strict=True)):
+        for number in reversed(range(born[kernel], born[kernel + 1])):
+            now[tenants[number]] = ranges[number]
+        sides = at(read), at(written)
+        found.append(known.setdefault(sides, sides))
+    return found
+
+
+def _mapped(trace: Trace, blocks: Sequence[Block], page_bytes: int, sides: Sequence[Sides]) -> Trace:
+    tensors = tuple(
+        Tensor(number, f"{block.start * page_bytes:#x}", block.pages * page_bytes, TensorKind.OTHER, True)
+        for number, block in enumerate(blocks)
+    )
+    return replace(trace, tensors=tensors, kernels=Changed(trace.kernels, partial(_touching, sides)))
+
+
+def _touching(sides: Sequence[Sides], kernel: Kernel) -> Kernel:
+    """Return a kernel that touches ranges."""
+    return kernel.with_tensors(*sides[kernel.id], kernel.id)
+
+
+def _steady_stays(
+    trace: Trace, dying: Sequence[Sequence[int]], page_bytes: int, spec: CachingPoolSpec
+) -> tuple[list[_Stay], list[Block]]:
+    """Return every block of an iteration whose addresses repeat, and the allocator's chunks."""
+    pool, pages = CachingPool(_UNLIMITED_PAGES, page_bytes, spec), trace.page_sizes(page_bytes)
+
+    def stay(tensor: int, birth: int) -> _Stay:
+        pool.allocate(tensor, pages[tensor], best_fit)
+        return _Stay(tensor, birth, pool.block(tensor))
+
+    kept = [stay(tensor, -1) for tensor, lasts in enumerate(trace.lasting) if lasts]
+    stays: list[_Stay] = []
+    grown = -1
+    for _ in range(_MOST_ITERATIONS):
+        before, stays, reserved = stays, [], pool.chunk_pages
+        for kernel, tensors in enumerate(named(trace.kernels, attrgetter("tensors"))):
+            chunk_pages = pool.chunk_pages
+            stays += [stay(tensor, kernel) for tensor in tensors if tensor not in pool]
+            for tensor in dying[kernel]:
+                pool.release(tensor)
+            if pool.chunk_pages > chunk_pages:
+                grown = kernel
+            elif kernel == grown and chunk_pages == reserved and _are_where(before[: len(stays)], pool):
+                return [*kept, *stays, *before[len(stays) :]], pool.chunks  # the rest comes as it came before
+        if pool.chunk_pages == reserved:  # all is free again that was before: the next iteration is the same
+            break
+    return [*kept, *stays], pool.chunks
+
+
+def _are_where(stays: Sequence[_Stay], pool: CachingPool) -> bool:
+    """Return whether what still has a block of the latest stays has the same one now."""
+    latest = {stay.tensor: stay.block for stay in stays}
+    return all(pool.block(tensor) == block for tensor, block in latest.items() if tensor in pool)
+
+
+def _shared_chunks(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: int) -> list[list[int]]:
+    """Return the ranges that lie together in one chunk of the driver's, of that many pages.
+
+    The allocator's own chunks begin at multiples of the driver's.
+    """
+    starts = sorted(chunk.start for chunk in pool_chunks)
+    members: dict[tuple[int, int], list[int]] = {}
+    for number, block in enumerate(blocks):
+        base = starts[bisect_right(starts, block.start) - 1]
+        chunk = (block.start - base) // pages
+        if chunk == (block.end - 1 - base) // pages:
+            members.setdefault((base, chunk), []).append(number)
+    return [together for together in members.values() if len(together) > 1]
 
 
 class OwnAddresses:

@@ -16,9 +16,8 @@ from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import Location
-from g10sim.sim.accounts.checks import Checker
-from g10sim.sim.accounts.iterations import Iterations
-from g10sim.sim.accounts.recorder import Recorder
+from g10sim.sim.accounts.recorder import Checker, Recorder
+from g10sim.sim.accounts.repetition import Iterations
 from g10sim.sim.addresses import OwnAddresses
 from g10sim.sim.beside.peers import GradientExchange, Peers
 from g10sim.sim.fabric import Fabric

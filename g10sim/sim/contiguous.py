@@ -7,7 +7,6 @@ from functools import partial
 from itertools import islice
 
 from g10sim.errors import InvariantError, PolicyError, UnsupportedError
-from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
 from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
@@ -21,8 +20,8 @@ from g10sim.hardware.gpu_memory.placement import (
     last_hole_right,
     worst_fit,
 )
-from g10sim.hardware.host_memory.compression import Expanded, index_owner
-from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.host_memory.host_buffers import Expanded, index_owner
+from g10sim.hardware.pools import Door, Frames, Pool
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Compressed, Place, PlannedPlace, Policy

@@ -16,10 +16,9 @@ from g10sim.config.run import AUTO, most_iterations
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.errors import ConfigError, InvariantError, UnsupportedError
-from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.memory import Mapped, Residency
-from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.pools import Door, Frames, Pool
 from g10sim.hardware.transfers.batched import BatchedTransfers
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.hardware.transfers.interface import Observer, Transfers
@@ -28,11 +27,9 @@ from g10sim.policies.interface.names import check_class
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import Location, RunRecords
-from g10sim.sim.accounts.checks import Checker
-from g10sim.sim.accounts.iterations import Iterations, are_replicas, with_numbers
-from g10sim.sim.accounts.recorder import Recorder
-from g10sim.sim.address_map import address_map
-from g10sim.sim.addresses import OwnAddresses, PooledAddresses
+from g10sim.sim.accounts.recorder import Checker, Recorder
+from g10sim.sim.accounts.repetition import Iterations, are_replicas, with_numbers
+from g10sim.sim.addresses import OwnAddresses, PooledAddresses, address_map
 from g10sim.sim.beside.peers import GradientExchange, StageTransfers
 from g10sim.sim.context import JobContext, Machine
 from g10sim.sim.contiguous import contiguous_memory
@@ -40,9 +37,8 @@ from g10sim.sim.executor import JobRun
 from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.gpu import Allotment, CopyContention, Gpu
 from g10sim.sim.hooks import asked, kind_of, plans_of
-from g10sim.sim.moves.named_tensors import NamedTensors
-from g10sim.sim.preparation import settled, with_chosen_kernels
-from g10sim.sim.refusals import check_cpu, check_flash, check_sharing
+from g10sim.sim.moves.reactions import NamedTensors
+from g10sim.sim.preparation import check_cpu, check_flash, check_sharing, settled, with_chosen_kernels
 from g10sim.trace.format import rare_cycle_collection
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload

@@ -16,16 +16,14 @@ from g10sim.records import JobRecord, StallReason
 from g10sim.sim.accounts.ledger import Execution, Ledger
 from g10sim.sim.accounts.owners import WaitLog
 from g10sim.sim.accounts.repetition import Snapshot
-from g10sim.sim.beside.stores import HostStores
+from g10sim.sim.beside.cpu import HostStores
 from g10sim.sim.beside.work import WorkBeside
 from g10sim.sim.context import JobContext
 from g10sim.sim.contiguous import WholeFetching, move_in
 from g10sim.sim.gpu import Gpu
 from g10sim.sim.moves.migrator import DelayedMoves, Migrator, moves_by_kernel
-from g10sim.sim.moves.reactions import Reactions
-from g10sim.sim.moves.victims import NominatedVictims, RecencyVictims
-from g10sim.sim.stages.fetching import Fetching
-from g10sim.sim.stages.in_place import InPlace
+from g10sim.sim.moves.reactions import NominatedVictims, Reactions, RecencyVictims
+from g10sim.sim.stages.fetching import Fetching, InPlace
 from g10sim.sim.stages.recomputation import Recomputation
 from g10sim.sim.stages.working_set import check_working_sets, count_faults, dominant_reason, released_after
 from g10sim.sim.view import View, kernels_to_next_use

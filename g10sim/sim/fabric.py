@@ -13,7 +13,7 @@ from simpy.core import SimTime
 from simpy.events import NORMAL, EventPriority
 
 from g10sim.errors import CapacityError, G10SimError
-from g10sim.hardware.door import Door
+from g10sim.hardware.pools import Door
 from g10sim.hardware.transfers.interface import Transfers
 
 

@@ -8,10 +8,9 @@ from memories import FLASH, GPU, NO_VICTIMS, memory_of, moved
 import g10sim
 from g10sim.config.presets import load_system
 from g10sim.errors import CapacityError, ConfigError, InvariantError
-from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool, SsdPort
 from g10sim.hardware.links import Link
-from g10sim.hardware.pools import Pool
+from g10sim.hardware.pools import Door, Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.importers.gpg import import_gpg
 from g10sim.sim.engine import run

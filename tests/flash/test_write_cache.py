@@ -11,8 +11,7 @@ from g10sim.config.presets import load_system
 from g10sim.config.ssd import SsdSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.uncertainty import scaled
-from g10sim.hardware.door import Door
-from g10sim.hardware.pools import Pool
+from g10sim.hardware.pools import Door, Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.sizing.resources import find
 

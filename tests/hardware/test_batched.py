@@ -8,10 +8,10 @@ from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool, memory_of, m
 
 from g10sim.config.behaviour import GPG
 from g10sim.errors import ConfigError
-from g10sim.hardware.door import Door
+from g10sim.hardware.pools import Door
 from g10sim.hardware.transfers.batched import BatchedTransfers
 from g10sim.records import MigrationCause
-from g10sim.sim.accounts.checks import check_conservation
+from g10sim.sim.accounts.recorder import check_conservation
 
 INTERVAL = 50_000
 

@@ -4,9 +4,9 @@ import pytest
 from memories import HOST
 from test_door import contiguous, leave
 
-from g10sim.hardware.door import Door
-from g10sim.hardware.host_memory.compression import Expanded
+from g10sim.hardware.host_memory.host_buffers import Expanded
 from g10sim.hardware.memory import Departure
+from g10sim.hardware.pools import Door
 
 
 def test_an_index_stays_while_its_tensor_is_away_and_goes_with_it():

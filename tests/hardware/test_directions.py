@@ -10,9 +10,8 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
-from g10sim.hardware.door import Door
 from g10sim.hardware.links import Topology, bandwidth_of
-from g10sim.hardware.pools import Pool
+from g10sim.hardware.pools import Door, Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.interface.machine import link_bandwidth, planned_machine

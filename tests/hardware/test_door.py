@@ -7,14 +7,13 @@ from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool, memory_of
 
 from g10sim.config.host import CompressionSpec, HostSpec
 from g10sim.errors import InvariantError
-from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import first_fit_left
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory
 from g10sim.hardware.memory import Departure, Mapped, Residency
-from g10sim.hardware.pools import Frames
+from g10sim.hardware.pools import Door, Frames
 from g10sim.hardware.runs import Run
 
 PAGE = 1000

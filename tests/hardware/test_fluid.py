@@ -9,11 +9,10 @@ from machines import machine
 from memories import FLASH, GPU, HOST, NONE, memory_of, moved
 
 from g10sim.config.ssd import BounceSpec
-from g10sim.hardware.door import Door
-from g10sim.hardware.pools import Pool
+from g10sim.hardware.pools import Door, Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.records import MigrationCause, StallReason
-from g10sim.sim.accounts.checks import check_conservation
+from g10sim.sim.accounts.recorder import check_conservation
 
 
 class OldestFirst:

@@ -12,7 +12,7 @@ from g10sim.hardware.memory import Departure
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.runs import Run
 from g10sim.records import Location
-from g10sim.sim.accounts.checks import check_conservation
+from g10sim.sim.accounts.recorder import check_conservation
 
 PAGES = (5, 3, 8, 1)
 

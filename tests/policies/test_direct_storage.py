@@ -12,12 +12,12 @@ from memories import FLASH, GPU, HOST, flash_pool, host_pool
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import CapacityError, ConfigError, InvariantError, PolicyError, UnsupportedError
-from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import first_fit_left
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory
+from g10sim.hardware.pools import Door
 from g10sim.policies.designs.direct_storage import G10Gds, G10Host
 from g10sim.policies.designs.flashneuron import FlashNeuron, index_bytes
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Free
@@ -26,7 +26,7 @@ from g10sim.policies.interface.plan_format import save_plan
 from g10sim.policies.interface.policy import Compressed, Place, Policy, Requirements
 from g10sim.policies.interface.registry import create, find
 from g10sim.records import MigrationCause, StallReason
-from g10sim.sim.accounts.checks import check_conservation
+from g10sim.sim.accounts.recorder import check_conservation
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.workload import Job, Workload
 

@@ -10,15 +10,13 @@ from g10sim.api import simulate as simulate_on_preset
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
-from g10sim.hardware.door import Door
 from g10sim.hardware.memory import Departure, Mapped
-from g10sim.hardware.pools import Frames
+from g10sim.hardware.pools import Door, Frames
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.designs.deepum import DeepUm
 from g10sim.policies.designs.tensile.tensile import Tensile
 from g10sim.policies.interface.moves import Drop, Fetch
-from g10sim.sim.address_map import address_map
-from g10sim.sim.addresses import PooledAddresses
+from g10sim.sim.addresses import PooledAddresses, address_map
 from g10sim.trace.synthetic import random_trace
 
 POOLED = BehaviourSpec(addresses="pooled")

@@ -9,8 +9,7 @@ from scripted import Scripted
 
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import CapacityError, G10SimError, InvariantError, UnsupportedError
-from g10sim.hardware.door import Door
-from g10sim.hardware.pools import Pool
+from g10sim.hardware.pools import Door, Pool
 from g10sim.hardware.transfers.batched import BatchedTransfers
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.interface.policy import Policy

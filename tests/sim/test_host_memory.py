@@ -11,7 +11,7 @@ from memories import GPU, HOST
 from vdnn_networks import VGG_16, alexnet, titan_x, vgg
 
 from g10sim.config.host import CompressionSpec, HostSpec, PinnedSpec
-from g10sim.hardware.host_memory.compression import packed_bytes
+from g10sim.hardware.host_memory.host_buffers import packed_bytes
 from g10sim.hardware.host_memory.pinned import PinnedMemory
 from g10sim.policies.designs.vdnn.vdnnpp import VdnnPlusPlus
 from g10sim.policies.interface.moves import Evict, Fetch, KeepUncompressed

@@ -7,8 +7,8 @@ from scripted import Scripted
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError
-from g10sim.hardware.door import Door
 from g10sim.hardware.memory import Residency
+from g10sim.hardware.pools import Door
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.designs.ideal import Ideal
 from g10sim.policies.interface.policy import Policy

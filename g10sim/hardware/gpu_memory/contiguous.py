@@ -7,13 +7,11 @@ from collections import deque
 from collections.abc import Collection, Container, Hashable, MutableMapping, Sequence
 
 from g10sim.errors import InvariantError
-from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.layout import Blocks
 from g10sim.hardware.gpu_memory.placement import FitRule
-from g10sim.hardware.host_memory.compression import index_owner
-from g10sim.hardware.host_memory.host_buffers import StagedRun, slower
+from g10sim.hardware.host_memory.host_buffers import StagedRun, index_owner, slower
 from g10sim.hardware.memory import AT_ONCE, Departure, Rate, Residency
-from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.pools import Door, Frames, Pool
 from g10sim.hardware.runs import EmptyRun, Run
 from g10sim.records import ContiguousRecord, Location
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from g10sim.hardware.gpu_memory.allocators.space import Allocator
 from g10sim.hardware.gpu_memory.placement import FitRule, PlannedAddresses
-from g10sim.hardware.host_memory.compression import Expanded, index_owner
-from g10sim.hardware.host_memory.host_buffers import HostBuffers
+from g10sim.hardware.host_memory.host_buffers import Expanded, HostBuffers, index_owner
 from g10sim.records import Location
 
 _BUFFER = -1

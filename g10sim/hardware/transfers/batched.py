@@ -16,9 +16,8 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec, published_drive
 from g10sim.errors import ConfigError, InvariantError
 from g10sim.hardware.counts import GPU, NONE
-from g10sim.hardware.door import Door
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.pools import Pool
+from g10sim.hardware.pools import Door, Pool
 from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report

@@ -16,16 +16,14 @@ from itertools import chain
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import InvariantError
-from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import CachedPort, FlashPool, SsdPort
-from g10sim.hardware.host_memory.compression import Work
+from g10sim.hardware.host_memory.host_buffers import Work
 from g10sim.hardware.links import Link, Message, Share, Topology
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.pools import Pool
-from g10sim.hardware.transfers.alone import go_on, is_alone
+from g10sim.hardware.pools import Door, Pool
 from g10sim.hardware.transfers.changes import NextChange
 from g10sim.hardware.transfers.flows import Site, Sites
-from g10sim.hardware.transfers.heads import Heads
+from g10sim.hardware.transfers.heads import Heads, go_on, is_alone
 from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule
 from g10sim.hardware.transfers.rates import Rates
 from g10sim.hardware.transfers.staging import Staging

@@ -8,8 +8,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec, published_drive
 from g10sim.errors import InvariantError
 from g10sim.hardware.faults import demand_rate
-from g10sim.hardware.host_memory.compression import Work
-from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory, StagedRun, slower
+from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory, StagedRun, Work, slower
 from g10sim.hardware.links import Link, Message, Topology, bandwidth_of
 from g10sim.hardware.runs import Run
 from g10sim.records import Location

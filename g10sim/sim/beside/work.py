@@ -11,8 +11,7 @@ from g10sim.records import EXCHANGED_COLUMN, CpuRecord, StallReason
 from g10sim.sim.accounts.ledger import Beside
 from g10sim.sim.accounts.owners import WaitLog
 from g10sim.sim.beside.collectives import Collectives, Release
-from g10sim.sim.beside.cpu import CpuKernels
-from g10sim.sim.beside.stores import HostStores
+from g10sim.sim.beside.cpu import CpuKernels, HostStores
 from g10sim.sim.context import JobContext
 from g10sim.trace.model import Device, Kernel
 

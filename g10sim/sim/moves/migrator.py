@@ -16,7 +16,7 @@ from g10sim.policies.interface.moves import Evict, Move, eviction_of
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.records import Location
-from g10sim.sim.beside.stores import HostStores
+from g10sim.sim.beside.cpu import HostStores
 from g10sim.sim.context import Claims, JobContext
 from g10sim.sim.fabric import Fabric, Phase, Timer
 from g10sim.sim.hooks import MOVES
