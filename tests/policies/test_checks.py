@@ -23,7 +23,7 @@ from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available
-from g10sim.sim.accounts import checks
+from g10sim.sim.accounts import recorder
 from g10sim.sim.engine import run
 
 NEEDS_A_FILE = {"replay"}
@@ -249,13 +249,13 @@ def test_an_exemption_needs_a_check_and_a_reason(monkeypatch):
 
 
 def test_workloads_are_simulated_with_every_invariant_tested(monkeypatch):
-    monkeypatch.setattr(checks, "MOST_STEPS", 0)
+    monkeypatch.setattr(recorder, "MOST_STEPS", 0)
     with pytest.raises(PolicyCheckError, match=r"transfers took [1-9][0-9]* steps"):
         Subject(Good).run(scenarios()[0])
 
 
 def test_kernels_whose_pages_may_be_evicted_may_thrash_for_long(monkeypatch):
-    monkeypatch.setattr(checks, "MOST_STEPS", 0)
+    monkeypatch.setattr(recorder, "MOST_STEPS", 0)
     one = scenarios()[0]
     run(one.workload, one.system, Good(), BehaviourSpec(running_tensors="evictable"), check=True)
 

@@ -18,7 +18,7 @@ from g10sim.policies.interface.moves import Drop, Fetch, Protect
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import StallReason
-from g10sim.sim.accounts import checks
+from g10sim.sim.accounts import recorder
 from g10sim.sim.engine import run
 from g10sim.sim.hooks import TimeInHooks
 from g10sim.sim.stages.working_set import dominant_reason
@@ -219,9 +219,9 @@ def test_gpus_without_jobs_take_no_turns(gpus):
 def test_a_check_names_the_kernel_during_which_transfers_take_too_many_steps(monkeypatch):
     """Kernel 0 waits for two tensors, one after the other: two steps."""
     trace = trace_of({"a*": 3, "b*": 3}, [(5000, "a b", "")])
-    monkeypatch.setattr(checks, "MOST_STEPS", 2)
+    monkeypatch.setattr(recorder, "MOST_STEPS", 2)
     simulate(trace, machine(), BaseUvm())
-    monkeypatch.setattr(checks, "MOST_STEPS", 1)
+    monkeypatch.setattr(recorder, "MOST_STEPS", 1)
     with pytest.raises(InvariantError, match=r"iteration 0, kernel 0: transfers took 2 steps .* allowed: 1"):
         simulate(trace, machine(), BaseUvm())
 
@@ -230,7 +230,7 @@ def checked(change_kernel, change_iteration):
     """Give a checker the records of two kernels of 5000 cycles, changed."""
     trace = trace_of({"a": 1}, [(5000, "", ""), (5000, "", "")])
     records = simulate(trace, machine(), BaseUvm(), iterations=1)
-    checker = checks.Checker(streams_working_set=False, steps=lambda: 0)
+    checker = recorder.Checker(streams_working_set=False, steps=lambda: 0)
     first, second = records.kernels
     checker.kernel_ended(first)
     checker.kernel_ended(replace(second, **change_kernel))
@@ -266,7 +266,10 @@ def test_a_check_finds_kernels_out_of_order_and_cycles_without_an_owner(kernel, 
     ],
 )
 def test_a_check_finds_a_kernel_without_its_data_and_memory_that_is_too_full(change, found):
-    memory, checker = memory_of([1], 1, [host_pool(1)]), checks.Checker(streams_working_set=False, steps=int)
+    memory, checker = (
+        memory_of([1], 1, [host_pool(1)]),
+        recorder.Checker(streams_working_set=False, steps=int),
+    )
     kernel = trace_of({"a": 1}, [(1000, "", "a")]).kernels[0]
     memory.place(0, GPU)
     memory.hold(frozenset({0}))
