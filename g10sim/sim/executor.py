@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from itertools import accumulate
-from typing import Any
-
-from simpy import Event
 
 from g10sim.hardware.faults import FaultCount, ProfiledFaultCost
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
@@ -20,6 +17,7 @@ from g10sim.sim.beside.cpu import HostStores
 from g10sim.sim.beside.work import WorkBeside
 from g10sim.sim.context import JobContext
 from g10sim.sim.contiguous import WholeFetching, move_in
+from g10sim.sim.fabric import Process
 from g10sim.sim.gpu import Gpu
 from g10sim.sim.moves.migrator import DelayedMoves, Migrator, moves_by_kernel
 from g10sim.sim.moves.reactions import NominatedVictims, Reactions, RecencyVictims
@@ -97,7 +95,7 @@ class JobRun:
         trace, now = self.addresses.trace, self._view.kernel
         return (now + kernels_to_next_use(trace, place, now)) % len(trace.kernels) / len(trace.kernels)
 
-    def run(self, gpu: Gpu) -> Generator[Event, Any, None]:
+    def run(self, gpu: Gpu) -> Process[None]:
         """SimPy process: wait for arrival and for the GPU, run all iterations, leave the GPU empty."""
         machine, job = self._machine, self.job
         if job.arrival_cycles:
@@ -113,7 +111,7 @@ class JobRun:
         record = JobRecord(self._number, job.gpu, *times, refused=not admitted, drops=drops)
         machine.recorder.jobs.append(record)
 
-    def _occupy(self) -> Generator[Event, Any, None]:
+    def _occupy(self) -> Process[None]:
         """Run all iterations and leave the GPU empty."""
         shared = None if self._gpu.working_sets is None else self._whole
         if shared is not None:
@@ -137,7 +135,7 @@ class JobRun:
             with self._fabric.alter(self._number):
                 shared.give_up_scratch()
 
-    def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
+    def _iterate(self, iteration: int) -> Process[None]:
         self._ledger.open_iteration(self._clock.cycle)
         before = self._beside.figures()
         if self._replans:
@@ -214,7 +212,7 @@ class JobRun:
         since = now if self._computes_since is None else self._computes_since
         return since + left + self._starts[max(0, use - kernels)]
 
-    def _reserve(self, kernel: int, waits: WaitLog) -> Generator[Event, Any, None]:
+    def _reserve(self, kernel: int, waits: WaitLog) -> Process[None]:
         """Wait until this kernel's working set fits next to those of other jobs' kernels.
 
         No other job takes the space of whole tensors away.
@@ -231,7 +229,7 @@ class JobRun:
                 self.memory.hold(frozenset())
             self._working_sets.release(self._working_set_pages(kernel))
 
-    def _recompute(self, iteration: int, kernel: int, waits: WaitLog) -> Generator[Event, Any, None]:
+    def _recompute(self, iteration: int, kernel: int, waits: WaitLog) -> Process[None]:
         """Run the kernels again whose dropped results a kernel that is about to start reads."""
         again = self._recomputation.needed_by(self._kernels[kernel])
         if not again:
@@ -249,7 +247,7 @@ class JobRun:
         with self._fabric.alter(self._number):
             self._hold(kernel)
 
-    def _run_again(self, iteration: int, producer: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
+    def _run_again(self, iteration: int, producer: Kernel, waits: WaitLog) -> Process[None]:
         duration = self._durations[producer.id]
         with self._fabric.alter(self._number):
             self._hold(producer.id)
@@ -295,9 +293,7 @@ class JobRun:
         if self._behaviour.recency == "use":
             memory.touch(*self._tensors[kernel])
 
-    def _execute(
-        self, iteration: int, kernel: int, start: int, waits: WaitLog
-    ) -> Generator[Event, Any, None]:
+    def _execute(self, iteration: int, kernel: int, start: int, waits: WaitLog) -> Process[None]:
         """Wait for the working set, then compute."""
         has_all = self._fetching.has_all()
         execution = self._execution(iteration, kernel, start, lacks_none=has_all and self._whole is None)
@@ -340,7 +336,7 @@ class JobRun:
         if self._machine.checker is not None:
             self._machine.checker.kernel_starts(self.memory, self.addresses.trace.kernels[kernel])
 
-    def _compute(self, kernel: int, cycles: int) -> Generator[Event, Any, tuple[int, int]]:
+    def _compute(self, kernel: int, cycles: int) -> Process[tuple[int, int]]:
         """Let the GPU compute for that many cycles of this job's, next to what the kernel uses where it lies.
 
         Returns when it has computed, and when all is done.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from enum import IntEnum
 from itertools import count as counter
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from simpy import Environment, Event, Timeout
 from simpy.core import SimTime
@@ -83,6 +83,9 @@ class Timer(Timeout):
 
 
 Stuck: TypeAlias = Callable[[], str | G10SimError]
+Outcome = TypeVar("Outcome")
+Process: TypeAlias = Generator[Event, Any, Outcome]
+"""What a SimPy process, or a part of one, waits for, and what it returns."""
 
 
 class _Wait(NamedTuple):

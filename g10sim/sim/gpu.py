@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 
 from simpy import Environment, Event
 
 from g10sim.analysis.footprint import footprint_bytes, largest_working_set, peak_live_bytes
 from g10sim.config.sharing import SharingSpec
 from g10sim.hardware.transfers.fluid import FluidTransfers
-from g10sim.sim.fabric import Clock
+from g10sim.sim.fabric import Clock, Process
 from g10sim.sim.stages.compute import make_compute
 from g10sim.trace.model import Trace
 
@@ -77,7 +76,7 @@ class Gpu:
             return self._places
         return min(max(1, -(-admission_bytes(trace, self._sharing) // page_bytes)), self._places)
 
-    def enter(self, pages: int) -> Generator[Event, Any, bool]:
+    def enter(self, pages: int) -> Process[bool]:
         """SimPy process: wait to be let on; False when refused. ``pages`` count against shared memory."""
         if self._refuses and not self._jobs.has_room(pages):
             return False

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from simpy import Event
 
@@ -13,11 +13,14 @@ from g10sim.errors import InvariantError
 from g10sim.records import BesideRecord
 from g10sim.sim.beside.peers import Peers
 from g10sim.sim.context import Claims, JobContext
+from g10sim.sim.fabric import Process
 from g10sim.sim.stages.working_set import endless_wait
 from g10sim.trace.model import Kernel
 
 Release: TypeAlias = Callable[[int, Claims], None]
 """Frees what dies with a kernel and is not claimed."""
+MakeRoom: TypeAlias = Callable[[], None] | None
+"""Lets the policy act where nothing under way frees memory, if it can."""
 
 
 class Launched(NamedTuple):
@@ -34,12 +37,15 @@ class Launches:
     """Kernels of one job that were launched and have not ended, in order.
 
     What moves ask for meanwhile of tensors in ``claims`` is done when they have ended. ``release`` frees what
-    dies with a kernel.
+    dies with a kernel. Those that have ended are added to ``records``, if somebody asked for kernels.
     """
 
-    def __init__(self, context: JobContext, claims: Claims, release: Release) -> None:
+    def __init__(
+        self, context: JobContext, claims: Claims, release: Release, records: list[BesideRecord]
+    ) -> None:
         self._number, self._gpu, self._memory = context.number, context.gpu, context.memory
-        self._fabric, self._recorder = context.fabric, context.machine.recorder
+        self._fabric, self._keeps = context.fabric, context.machine.recorder.wants_kernels
+        self._records = records
         self.claims, self._release = claims, release
         self._pending: list[Launched] = []
 
@@ -57,7 +63,7 @@ class Launches:
     def demand(self) -> None:
         """Let those that lack only data or room have them before all else: the job waits."""
 
-    def drain(self) -> Generator[Event, Any, None]:
+    def drain(self) -> Process[None]:
         """SimPy process: wait until all have ended."""
         while self._pending:
             self.demand()
@@ -68,22 +74,20 @@ class Launches:
         found = set(tensors)
         return tuple(one.ended for one in self._pending if not one.tensors.isdisjoint(found))
 
-    def _ended(self, launched: Launched) -> None:
-        """Release what died with a kernel, and do what was asked for meanwhile of its tensors."""
+    def _ended(self, iteration: int, launched: Launched, launch: int, start: int) -> None:
+        """Release what died with a kernel, and do what was asked for meanwhile of its tensors.
+
+        When it was launched, began and has ended is kept if somebody asked for it.
+        """
+        if self._keeps:
+            facts = self._number, self._gpu, iteration, launched.kernel.id
+            self._records.append(BesideRecord(*facts, launch, start, self._fabric.clock.cycle))
         with self._fabric.alter(self._number):
             self._pending.remove(launched)
             due = self.claims.give_back(launched.kernel.touched)
             self._release(launched.kernel.id, self.claims)
             for operation in due:
                 operation()
-
-    def _record(
-        self, records: list[BesideRecord], iteration: int, kernel: Kernel, launch: int, start: int
-    ) -> None:
-        """Keep when a kernel was launched, began and has ended, if somebody asked for it."""
-        if self._recorder.wants_kernels:
-            facts = self._number, self._gpu, iteration, kernel.id
-            records.append(BesideRecord(*facts, launch, start, self._fabric.clock.cycle))
 
 
 class Collectives(Launches):
@@ -93,9 +97,9 @@ class Collectives(Launches):
     have theirs, and ends when all bytes have arrived.
     """
 
-    def __init__(self, context: JobContext, release: Release, make_room: Callable[[], None] | None) -> None:
+    def __init__(self, context: JobContext, release: Release, make_room: MakeRoom) -> None:
         """``make_room`` is asked for room when the job waits and a tensor finds none."""
-        super().__init__(context, context.sending, release)
+        super().__init__(context, context.sending, release, context.machine.recorder.collectives)
         self._peers, self._make_room = context.peers, make_room
         self._is_awaited = False
 
@@ -127,7 +131,7 @@ class Collectives(Launches):
             self._bring(kernel)
         clock.process(self._run(iteration, launched, peers))
 
-    def _run(self, iteration: int, launched: Launched, peers: Peers) -> Generator[Event, Any, None]:
+    def _run(self, iteration: int, launched: Launched, peers: Peers) -> Process[None]:
         """SimPy process: one collective."""
         kernel, launch = launched.kernel, self._fabric.clock.cycle
         yield from launched.after
@@ -138,8 +142,7 @@ class Collectives(Launches):
         if self._is_awaited:
             self.demand()
         start: int = yield peers.join(iteration, kernel)
-        self._record(self._recorder.collectives, iteration, kernel, launch, start)
-        self._ended(launched)
+        self._ended(iteration, launched, launch, start)
         launched.ended.succeed()
 
     def _bring(self, kernel: Kernel) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from simpy import Event
 
@@ -14,6 +14,7 @@ from g10sim.hardware.links import Message
 from g10sim.records import Location
 from g10sim.sim.beside.collectives import Collectives, Launched, Launches, Release
 from g10sim.sim.context import JobContext
+from g10sim.sim.fabric import Process
 from g10sim.sim.stages.working_set import endless_wait
 from g10sim.trace.model import Kernel
 from g10sim.units import format_bytes
@@ -64,9 +65,7 @@ class HostStores:
         """Return the end of a copy of some tensors that is under way; None where none is."""
         return next((self._under_way[tensor] for tensor in tensors if tensor in self._under_way), None)
 
-    def _carry(
-        self, tensor: int, target: Location, count: int, message: Message
-    ) -> Generator[Event, Any, None]:
+    def _carry(self, tensor: int, target: Location, count: int, message: Message) -> Process[None]:
         """SimPy process: one copy."""
         size = format_bytes(count * self._memory.page_bytes)
         stuck = partial("{} wait indefinitely to leave host memory: nothing moves any more".format, size)
@@ -112,8 +111,8 @@ class CpuKernels(Launches):
     def __init__(
         self, context: JobContext, release: Release, stores: HostStores | None, sending: Collectives | None
     ) -> None:
-        super().__init__(context, context.claims, release)
         machine, needs, transfers = context.machine, context.policy.requirements, context.fluid
+        super().__init__(context, context.claims, release, machine.recorder.cpu_kernels)
         system = machine.system
         if system.cpu is None:
             raise InvariantError("kernels on the CPU were not refused")
@@ -172,14 +171,14 @@ class CpuKernels(Launches):
         clock.process(self._free_buffer(kernel, ended, freed[-1]))
         return (*after, *sent)
 
-    def _free_buffer(self, kernel: Kernel, ended: Event, freed: Event) -> Generator[Event, Any, None]:
+    def _free_buffer(self, kernel: Kernel, ended: Event, freed: Event) -> Process[None]:
         """SimPy process: free a kernel's buffer when it has ended and what is to leave has left."""
         yield ended
         while self._stores is not None and (leaving := self._stores.end_of(kernel.touched)) is not None:
             yield leaving
         freed.succeed()
 
-    def _run(self, iteration: int, launched: Launched, before: Event | None) -> Generator[Event, Any, None]:
+    def _run(self, iteration: int, launched: Launched, before: Event | None) -> Process[None]:
         """SimPy process: one execution of a kernel."""
         launch, cpu = self._fabric.clock.cycle, self._machine.cpus[self._socket]
         kernel, exchange = launched.kernel, self._exchange
@@ -200,13 +199,12 @@ class CpuKernels(Launches):
         self._check(kernel)
         self._busy, self._since = self.busy_cycles, -1
         cpu.release(1)
-        self._record(self._recorder.cpu_kernels, iteration, kernel, launch, start)
-        self._ended(launched)
+        self._ended(iteration, launched, launch, start)
         if exchange is not None:
             exchange.kernel_ended(iteration, kernel.id)
         launched.ended.succeed()
 
-    def _compute(self, kernel: Kernel) -> Generator[Event, Any, None]:
+    def _compute(self, kernel: Kernel) -> Process[None]:
         """Compute for the kernel's cycles, or as long as it takes to read and write its data in memory."""
         clock, moved = self._clock_hz, kernel.moved_bytes or self._used_bytes(kernel)
         cycles = self._trace.cpu_cycles(kernel, clock, self._spec.optimizer_rate)

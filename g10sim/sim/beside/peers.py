@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from simpy import Event
 
@@ -14,7 +14,7 @@ from g10sim.config.sharing import ExchangeSpec
 from g10sim.errors import ConfigError
 from g10sim.hardware.links import Link, Message
 from g10sim.hardware.transfers.fluid import FluidTransfers
-from g10sim.sim.fabric import Fabric
+from g10sim.sim.fabric import Fabric, Process
 from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.workload import Job
 
@@ -53,7 +53,7 @@ class GradientExchange:
     def __init__(
         self, trace: Trace, gpus: Sequence[int], spec: ExchangeSpec, fabric: Fabric, transfers: FluidTransfers
     ) -> None:
-        self._gpus, self._spec, self._transfers = tuple(gpus), spec, transfers
+        self._gpus, self._spec, self._trace, self._transfers = tuple(gpus), spec, trace, transfers
         self._fabric, self._clock = fabric, fabric.clock
         talks = len(gpus) > 1 and spec.method != "none"
         self._buckets = gradient_buckets(trace, spec.bucket) if talks else ()
@@ -65,7 +65,6 @@ class GradientExchange:
                 self._used.setdefault(kernel, []).append(number)
         self._missing: dict[tuple[int, int], int] = {}
         self._done = [0] * len(self._buckets)
-        self._trace = trace
         self._joined: dict[tuple[int, int], tuple[int, Event]] = {}
         self._queue: deque[tuple[list[_Round], Callable[[int], object]]] = deque()
         self.sent_bytes = dict.fromkeys(gpus, 0)
@@ -111,7 +110,7 @@ class GradientExchange:
     def _is_complete(self, iteration: int, kernel: int) -> bool:
         return all(self._done[bucket] > iteration for bucket in self._used.get(kernel, ()))
 
-    def run(self) -> Generator[Event, Any, None]:
+    def run(self) -> Process[None]:
         """SimPy process: send bucket after bucket."""
         while True:
             if not self._queue:
@@ -129,8 +128,7 @@ class GradientExchange:
     def _finish(self, bucket: int, start: int) -> None:
         """Wake the kernels that wait for a bucket."""
         self._done[bucket] += 1
-        waiting = self._waiting
-        self._waiting = []
+        waiting, self._waiting = self._waiting, []
         for event, iteration, kernel in waiting:
             if self._is_complete(iteration, kernel):
                 event.succeed()
@@ -190,7 +188,7 @@ class StageTransfers:
             clock.process(self._send(self._ends[kernel.name], ended))
         return ended
 
-    def _send(self, ends: _Ends, ended: Event) -> Generator[Event, Any, None]:
+    def _send(self, ends: _Ends, ended: Event) -> Process[None]:
         start, links = self._fabric.clock.cycle, self._transfers.topology.between(ends.source, ends.target)
         with self._fabric.alter():
             message = self._transfers.send(links, ends.size_bytes)
@@ -221,7 +219,5 @@ def _paired(jobs: Sequence[Job]) -> dict[str, _Ends]:
 
 
 def _refusal(found: str) -> ConfigError:
-    return ConfigError(
-        f"workload.jobs: found {found}; allowed: all stages of a pipeline, each on a GPU of its own, with "
-        "equal iterations"
-    )
+    allowed = "all stages of a pipeline, each on a GPU of its own, with equal iterations"
+    return ConfigError.at("workload.jobs", found, allowed)

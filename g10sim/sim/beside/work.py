@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable
-from typing import Any, TypeAlias
+from collections.abc import Hashable
 
 from simpy import Event
 
 from g10sim.records import EXCHANGED_COLUMN, CpuRecord, StallReason
 from g10sim.sim.accounts.ledger import Beside
 from g10sim.sim.accounts.owners import WaitLog
-from g10sim.sim.beside.collectives import Collectives, Release
+from g10sim.sim.beside.collectives import Collectives, MakeRoom, Release
 from g10sim.sim.beside.cpu import CpuKernels, HostStores
 from g10sim.sim.context import JobContext
+from g10sim.sim.fabric import Process
 from g10sim.trace.model import Device, Kernel
-
-Waiting: TypeAlias = Generator[Event, Any, None]
 
 
 class WorkBeside:
@@ -25,11 +23,7 @@ class WorkBeside:
     """
 
     def __init__(
-        self,
-        context: JobContext,
-        release: Release,
-        stores: HostStores | None,
-        make_room: Callable[[], None] | None,
+        self, context: JobContext, release: Release, stores: HostStores | None, make_room: MakeRoom
     ) -> None:
         trace, self._clock, self._exchange = context.job.trace, context.fabric.clock, context.exchange
         self._gpu, self._peers = context.gpu, context.peers
@@ -42,7 +36,7 @@ class WorkBeside:
         self.may_wait = any(part is not None for part in (self._collectives, self._cpu, self._exchange))
         """True if there is anything that kernels may wait for."""
 
-    def let(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Waiting:
+    def let(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Process[None]:
         """Wait until nothing keeps a kernel from its start or launch.
 
         No collective under way uses a tensor of it, kernels on the CPU have ended, and the gradients that it
@@ -60,12 +54,12 @@ class WorkBeside:
         if self._exchange is not None and kernel.device is Device.GPU:
             yield from self._timed(self._exchange.arrival(iteration, kernel.id), StallReason.BARRIER, waits)
 
-    def let_again(self, kernel: Kernel, waits: WaitLog) -> Waiting:
+    def let_again(self, kernel: Kernel, waits: WaitLog) -> Process[None]:
         """Wait until kernels on the CPU have ended that keep a kernel from running once more."""
         if self._cpu is not None and kernel.device is not Device.LINKS and (one := self._cpu.blocker(kernel)):
             yield from self._timed(one.ended, StallReason.CPU, waits)
 
-    def _timed(self, event: Event | None, reason: StallReason, waits: WaitLog) -> Waiting:
+    def _timed(self, event: Event | None, reason: StallReason, waits: WaitLog) -> Process[None]:
         """Wait for an event, if there is one, and log the time."""
         if event is not None:
             since = self._clock.cycle
@@ -80,7 +74,7 @@ class WorkBeside:
         elif self._cpu is not None:
             self._cpu.launch(iteration, kernel)
 
-    def drain(self) -> Waiting:
+    def drain(self) -> Process[None]:
         """SimPy process: wait until all has ended."""
         for part in (self._cpu, self._collectives):
             if part is not None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
-from typing import Any
 
 from simpy import Event
 
 from g10sim.config.sharing import SharingSpec
-from g10sim.sim.fabric import Clock, Phase, Timer
+from g10sim.sim.fabric import Clock, Phase, Process, Timer
 from g10sim.units import duration_to_cycles
 
 # Work is counted in parts of a cycle, so that speeds below 1 add up without rounding that would matter.
@@ -227,7 +226,7 @@ class Alone:
         self._since = 0
         self._changed: Event | None = None
 
-    def run(self, job: int, cycles: int, priority: int = 1) -> Generator[Event, Any, None]:
+    def run(self, job: int, cycles: int, priority: int = 1) -> Process[None]:
         """SimPy process: compute for some cycles."""
         self._job, self._left, self._since = job, cycles, self._clock.cycle
         self._pace = self._paces.get(job, 1)
@@ -268,7 +267,7 @@ class Shared:
         self._now = 0
         self._timer: Timer | None = None
 
-    def run(self, job: int, cycles: int, priority: int = 1) -> Generator[Event, Any, None]:
+    def run(self, job: int, cycles: int, priority: int = 1) -> Process[None]:
         """SimPy process: compute for the cycles that a job would take alone."""
         self._advance()
         event = _Computed(self._clock)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any
-
-from simpy import Event
+from collections.abc import Callable, Iterator, Sequence
 
 from g10sim.errors import G10SimError
 from g10sim.hardware.links import Message
@@ -13,6 +10,7 @@ from g10sim.records import AccessRecord, Location, StallReason
 from g10sim.sim.accounts.ledger import Execution
 from g10sim.sim.accounts.owners import WaitLog, reason_for_waiting
 from g10sim.sim.context import JobContext
+from g10sim.sim.fabric import Process
 from g10sim.sim.stages.working_set import endless_wait
 from g10sim.sim.view import View
 from g10sim.trace.model import Kernel
@@ -53,7 +51,7 @@ class Fetching:
                 return False
         return True
 
-    def fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
+    def fetch(self, execution: Execution, waits: WaitLog) -> Process[None]:
         """Demand what is missing and wait until it is there, each cycle for what was waited for before it."""
         if self._memory.awaits:
             yield from self.synchronize(waits)
@@ -93,7 +91,7 @@ class Fetching:
                 return False
         return True
 
-    def synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
+    def synchronize(self, waits: WaitLog) -> Process[None]:
         """Wait for the evictions and prefetches that the policy wants done."""
         since = self.clock.cycle
         if not self._memory.has_joined:
@@ -102,7 +100,7 @@ class Fetching:
         with self._fabric.alter(self._number):
             self._memory.forget_awaited()
 
-    def join(self, execution: Execution) -> Generator[Event, Any, None]:
+    def join(self, execution: Execution) -> Process[None]:
         """Let a kernel that has computed end only after the transfers that the policy wants done."""
         since, waits = self.clock.cycle, WaitLog(execution.stalls)
         yield from self.synchronize(waits)
