@@ -109,10 +109,9 @@ def _compressed(
     moved, expanded = list(pages), {}
     for tensor, sizes in asked(policy, "compressed", lambda: dict(policy.compressed(job, plan))).items():
         if type(tensor) is not int or not isinstance(sizes, Compressed):
-            raise PolicyError(
-                f"policy '{policy.name}': compressed: found {sizes!r} for tensor {tensor!r}; allowed: "
-                "Compressed(moved_bytes, index_bytes) for a tensor, as int"
-            )
+            found = f"{sizes!r} for tensor {tensor!r}"
+            allowed = "Compressed(moved_bytes, index_bytes) for a tensor, as int"
+            raise PolicyError.at(f"policy '{policy.name}': compressed", found, allowed)
         known = 0 <= tensor < len(pages) and not job.trace.lasting[tensor]
         moving, index = (-(-size // page_bytes) for size in (sizes.moved_bytes, sizes.index_bytes))
         if not known or not 0 < moving <= pages[tensor] - index:

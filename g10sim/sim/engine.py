@@ -69,9 +69,7 @@ def run(
     behaviour = behaviour or BehaviourSpec()
     for number, job in enumerate(workload.jobs):
         if not 0 <= job.gpu < system.gpu.count:
-            raise ConfigError(
-                f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
-            )
+            raise ConfigError.at(f"workload.jobs[{number}].gpu", job.gpu, f"0 to {system.gpu.count - 1}")
     workload, system = with_numbers(workload, behaviour), without_contexts(workload, system)
     if behaviour.tensor_order == "use":
         workload = workload.in_order_of_use()
@@ -153,10 +151,8 @@ class _Simulation:
         transfers = self._fluid_transfers("workload.replicas: found")
         gpus = [job.gpu for job in workload.jobs]
         if len(set(gpus)) < len(gpus) or len({id(job.trace) for job in workload.jobs}) > 1:
-            raise ConfigError(
-                "workload.replicas: found replicas that are not alike, or share a GPU; allowed: one "
-                "trace, each replica on a GPU of its own"
-            )
+            found = "replicas that are not alike, or share a GPU"
+            raise ConfigError.at("workload.replicas", found, "one trace, each replica on a GPU of its own")
         return GradientExchange(workload.jobs[0].trace, gpus, spec, self._machine.fabric, transfers)
 
     def _stage_transfers(self, workload: Workload) -> StageTransfers | None:

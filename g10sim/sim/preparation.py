@@ -42,26 +42,22 @@ def check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec) 
     """
     if workload.sharing.compute == "exclusive":
         return
-    found = f"workload.sharing.compute: found '{workload.sharing.compute}'"
+    place, found = "workload.sharing.compute", f"'{workload.sharing.compute}'"
     if policy.requirements.caching_pool is not None:
-        raise UnsupportedError(
-            f"{found} under policy '{policy.name}', whose pool takes GPU memory in chunks for one job; "
-            "allowed: exclusive, or an allocator without a pool"
-        )
+        found += f" under policy '{policy.name}', whose pool takes GPU memory in chunks for one job"
+        raise UnsupportedError.at(place, found, "exclusive, or an allocator without a pool")
     if behaviour.transfers == "batched":
-        raise ConfigError(f"{found} with compat.transfers 'batched'; allowed: exclusive, or fluid transfers")
+        found += " with compat.transfers 'batched'"
+        raise ConfigError.at(place, found, "exclusive, or fluid transfers")
 
 
 def check_processor(kernel: str, system: SystemSpec) -> None:
     """Refuse a kernel on a CPU that the system lacks, or on one without host memory. Raises ConfigError."""
     if system.cpu is None:
-        raise ConfigError(
-            f"system.cpu: found nothing, and {kernel} runs on the CPU; allowed: a mapping with optimizer_rate"
-        )
+        found = f"nothing, and {kernel} runs on the CPU"
+        raise ConfigError.at("system.cpu", found, "a mapping with optimizer_rate")
     if "host" not in system.kinds:
-        raise ConfigError(
-            f"system.tiers: found no host, and {kernel} runs on the CPU; allowed: host among them"
-        )
+        raise ConfigError.at("system.tiers", f"no host, and {kernel} runs on the CPU", "host among them")
 
 
 def check_cpu(workload: Workload, system: SystemSpec, policy: Policy, behaviour: BehaviourSpec) -> None:
@@ -76,9 +72,7 @@ def check_cpu(workload: Workload, system: SystemSpec, policy: Policy, behaviour:
         for key, allowed in _BESIDE_CPU.items():
             value = getattr(behaviour, key)
             if value != allowed:
-                raise ConfigError(
-                    f"compat.{key}: found '{value}', and {found} runs on the CPU; allowed: {allowed}"
-                )
+                raise ConfigError.at(f"compat.{key}", f"'{value}', and {found} runs on the CPU", allowed)
         if policy.requirements.placement == "contiguous":
             raise UnsupportedError(
                 f"policy '{policy.name}' copies whole tensors, and {found} runs on the CPU; "
@@ -110,9 +104,7 @@ def check_flash(workload: Workload, system: SystemSpec, policy: Policy, behaviou
         return
     for key, value in _LINK_ONLY.items():
         if getattr(behaviour, key) == value:
-            raise ConfigError(
-                f"system.ssd.model: found 'flash' with compat.{key} '{value}'; allowed: 'link' with it"
-            )
+            raise ConfigError.at("system.ssd.model", f"'flash' with compat.{key} '{value}'", "'link' with it")
     if workload.sharing.compute == "exclusive" and len({job.gpu for job in workload.jobs}) == 1:
         alive = max(peak_live_bytes(job.trace) for job in workload.jobs)
         room = system.gpu.memory + sum(tier.capacity for tier in system.all_tiers)
@@ -130,14 +122,13 @@ def _gigabytes(size_bytes: int) -> str:
 
 
 Group = frozenset[int]
+TryOut = Callable[[Policy, Workload], RunRecords]
 
 
 class _Trials:
     """Simulates a few iterations of a workload under the designs that a policy chooses among."""
 
-    def __init__(
-        self, workload: Workload, system: SystemSpec, try_out: Callable[[Policy, Workload], RunRecords]
-    ) -> None:
+    def __init__(self, workload: Workload, system: SystemSpec, try_out: TryOut) -> None:
         self._workload, self._try_out = workload, try_out
         self.workload, self.system = workload.as_planned(), system
         self._tiers = system.all_tiers
@@ -180,9 +171,7 @@ class _Trials:
         return not traffic[f"{name}_to_gpu_bytes"] and not traffic[f"gpu_to_{name}_bytes"]
 
 
-def settled(
-    policy: Policy, workload: Workload, system: SystemSpec, try_out: Callable[[Policy, Workload], RunRecords]
-) -> Policy:
+def settled(policy: Policy, workload: Workload, system: SystemSpec, try_out: TryOut) -> Policy:
     """Return the policy that a policy settles on, after trials of some iterations where it asks for them.
 
     ``try_out`` simulates a workload under a policy. Raises UnsupportedError when nothing can run, PolicyError

@@ -46,8 +46,7 @@ class BatchedTransfers(Transfers):
         observer: Observer | None = None,
         door: Door | None = None,
     ) -> None:
-        self._door = door or Door()
-        self._changes = 0
+        self._door, self._observer = door or Door(), observer
         if system.gpu.count != 1:
             raise ConfigError(
                 f"compat.transfers: batched transfers serve one GPU; found gpu.count {system.gpu.count}"
@@ -57,35 +56,23 @@ class BatchedTransfers(Transfers):
         ssd = published_drive(system)
         slowest = min(ssd.read_bandwidth, ssd.write_bandwidth)
         if pages * slowest < link:
-            raise ConfigError(
-                f"compat.batch_pages: found {pages}, of which none crosses an SSD of {format_rate(slowest)} "
-                f"on a link of {format_rate(link)}; allowed: {-(-link // slowest)} or more"
-            )
+            rates = f"an SSD of {format_rate(slowest)} on a link of {format_rate(link)}"
+            found, least = f"{pages}, of which none crosses {rates}", -(-link // slowest)
+            raise ConfigError.at("compat.batch_pages", found, f"{least} or more")
         self._link_pages = pages
         self._read_pages = min(pages, pages * ssd.read_bandwidth // link)
         self._write_pages = min(pages, pages * ssd.write_bandwidth // link)
         self._arrival_pages = pages * system.gpu.allocation_rate // link
-        self.events = 0
-        self._observer = observer
-        self._next = 0
-        self._busy = 0
-        self._repeats = 0
-        self._streamed = 0
+        self._next = self._busy = self._repeats = self._streamed = self._changes = self.events = 0
         self._moves: list[Move] = []
-        self._steady = False
         self._previous: list[Move] = []
-        self._stuck = True
-        self._attached = False
+        self._steady, self._stuck, self._attached = False, True, False
 
-    def attach(
-        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
-    ) -> None:
+    def attach(self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due = None) -> None:
         """Serve this job's memory from now on."""
-        self._job = job
-        self._memory = memory
+        self._job, self._memory, self._victims = job, memory, victims
         self._host, self._flash = memory.tiers
         self._host_pool = memory.pools[self._host]
-        self._victims = victims
         self._attached = True
         self.changed()
 

@@ -56,10 +56,8 @@ def with_numbers(workload: Workload, behaviour: BehaviourSpec) -> Workload:
     if all(job.iterations != AUTO for job in workload.jobs):
         return workload
     if not are_replicas(workload):
-        raise ConfigError(
-            "iterations: found auto beside other jobs than replicas on GPUs of their own; allowed: a number "
-            "of iterations for each job"
-        )
+        found = "auto beside other jobs than replicas on GPUs of their own"
+        raise ConfigError.at("iterations", found, "a number of iterations for each job")
     if behaviour.reported_iteration != "fastest":
         return workload
     counted = (replace(job, iterations=most_iterations(job.iterations, behaviour)) for job in workload.jobs)

@@ -41,9 +41,8 @@ class NamedTensors:
         """Return the bytes of host memory that the job keeps reserved. Raises PolicyError for no bytes."""
         found = asked(self._policy, "host_reserved", lambda: self._policy.host_reserved(self._number))
         if type(found) is not int or found < 0:
-            raise PolicyError(
-                f"policy '{self._policy.name}': host_reserved: found {found!r}; allowed: an int from 0"
-            )
+            place = f"policy '{self._policy.name}': host_reserved"
+            raise PolicyError.at(place, repr(found), "an int from 0")
         return found
 
     def homes(self, tiers: Sequence[Tier]) -> dict[int, Location]:
