@@ -101,12 +101,11 @@ class ProfiledFaultCost:
         """Return the cycles that faults add; durations in cycles, counts in pages."""
         if not inputs.faulting and not outputs.faulting:
             return 0
-        differences = self._profiled_differences_ms(duration, profile)
+        gaps = self._profiled_differences_ms(duration, profile)
         sides = (inputs, outputs)
         sizes = [side.pages * self._page_bytes for side in sides]
         host = [
-            size / gap if gap else _UNPROFILED_BYTES_PER_MS
-            for size, gap in zip(sizes, differences, strict=True)
+            size / gap if gap else _UNPROFILED_BYTES_PER_MS for size, gap in zip(sizes, gaps, strict=True)
         ]
         flash = [
             min(rate * self._flash_share, self._read) if side.at[-1] else 0.0

@@ -40,9 +40,7 @@ class FlashDevice:
         self._slc_bytes = 0 if spec.slc is None else spec.slc.capacity * drives
         self._start = -1 if spec.in_place else spec.start_superblocks
         self._urgent = spec.urgent_superblocks
-        self._buffered = 0.0
-        self._in_slc = 0.0
-        self.folded_bytes = 0.0
+        self._buffered = self._in_slc = self.folded_bytes = 0.0
         self._victims: deque[int] = deque()
         self._at_once = spec.collection.at_once
         self._work = self._victim_work = 0.0

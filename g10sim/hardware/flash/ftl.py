@@ -53,20 +53,17 @@ class TranslationLayer:
     def __init__(
         self, superblocks: int, superblock_bytes: int, streams: int = 1, victims: VictimChoice = "greedy"
     ) -> None:
-        self.superblock_bytes = superblock_bytes
-        self.superblocks = superblocks
-        self.streams = streams
+        self.superblocks, self.superblock_bytes, self.streams = superblocks, superblock_bytes, streams
         self.host_bytes = self.copied_bytes = self.erased = 0
         self.valid = [0] * superblocks
         self.erases = [0] * superblocks
         self._greedy = victims == "greedy"
         self._contents: list[dict[Hashable, _Part]] = [{} for _ in range(superblocks)]
         self._places: dict[Hashable, dict[int, _Part]] = defaultdict(dict)
-        self._age = 0
+        self._age = self._closings = 0
         self._free = [(0, number) for number in range(superblocks)]
         self._open: list[_Open | None] = [None] * (streams + 1)
         self._closed_as = [-1] * superblocks
-        self._closings = 0
         self._waiting: dict[int, int] = {}
         self._dead: dict[int, int] = {}
         self._order: list[tuple[int, int, int]] = []

@@ -41,8 +41,7 @@ class FlashPool(Pool):
         self._pending: dict[int, Counter[Hashable]] = defaultdict(Counter)
         self._abandoned = Counter[Hashable]()
         self._unused = spec.capacity // page_bytes * page_bytes
-        self._written = 0
-        self._read = 0
+        self._written = self._read = 0
 
     def expect_deaths(self, owner: object, death: ExpectedDeath) -> None:
         """Learn when the tensors of a memory's job will die, for placing them by it."""

@@ -35,12 +35,9 @@ class Contiguous(Residency):
         self._staged, self._recalls = blocks.staged, blocks.recalls
         self.held: MutableMapping[int, int] = {}
         self.waiting: deque[int] = deque()
-        self.whole: set[int] = set()
-        self._read_again = set[int]()
+        self.whole, self._read_again = set[int](), set[int]()
         self._leaving: dict[int, None] = {}
-        self._copied_out: set[int] = set()
-        self._stored: set[int] = set()
-        self._condemned: set[int] = set()
+        self._copied_out, self._stored, self._condemned = set[int](), set[int](), set[int]()
         self._settled = -1
         self._hole_at_peak = self.largest_hole_pages
 
@@ -153,9 +150,8 @@ class Contiguous(Residency):
         if target is not None and tensor not in self._read_again:
             pages = self.sizes[tensor]
             self._read_again.add(tensor)
-            self.queues.prefetch[target].append(
-                EmptyRun(tensor, pages, self.blocks.copy_rate(pages, target, False))
-            )
+            run = EmptyRun(tensor, pages, self.blocks.copy_rate(pages, target, False))
+            self.queues.prefetch[target].append(run)
 
     def demand(self, tensor: int, rate: Rate | None = None) -> None:
         """Ask for a tensor that a kernel waits for; it takes its turn."""

@@ -68,9 +68,8 @@ class Holes:
     def cut(self, block: Block) -> int:
         """Take out whatever part of a block is free; returns its pages."""
         taken = 0
-        those = slice(
-            max(0, bisect_left(self._starts, block.start) - 1), bisect_left(self._starts, block.end)
-        )
+        lowest = max(0, bisect_left(self._starts, block.start) - 1)
+        those = slice(lowest, bisect_left(self._starts, block.end))
         for first, last in zip(self._starts[those], self._ends[those], strict=True):
             start, end = max(block.start, first), min(block.end, last)
             if start < end:

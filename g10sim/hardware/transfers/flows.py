@@ -103,7 +103,7 @@ class Site:
     """
 
     def __init__(
-        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None, topology: Topology
+        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due, topology: Topology
     ) -> None:
         self.job, self.gpu, self.memory, self.victims, self.due = job, gpu, memory, victims, due
         share = memory.frames.capacity_pages // _MERGE_SHARE

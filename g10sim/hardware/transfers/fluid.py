@@ -109,9 +109,7 @@ class FluidTransfers(Transfers):
             self.changed()
         return message
 
-    def attach(
-        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
-    ) -> None:
+    def attach(self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due = None) -> None:
         """Serve a job's memory on a GPU from now on; ``due`` tells when it will need a tensor."""
         for ssd in self._ssds:
             ssd.begin()

@@ -14,7 +14,7 @@ Moved: TypeAlias = tuple[int, int, int, Location, Location, MigrationCause]
 Observer = Callable[[Moved, int, int, int], None]
 """Is told of moves: what moved, start and end cycle, pages."""
 
-Due = Callable[[int, int], int]
+Due: TypeAlias = Callable[[int, int], int] | None
 """Tells the cycle at which a job expects to need a tensor, given the current cycle of the transfers."""
 
 
@@ -76,9 +76,7 @@ class Transfers(Protocol):
 
     events: int
 
-    def attach(
-        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
-    ) -> None:
+    def attach(self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due = None) -> None:
         """Serve a job's memory on a GPU from now on; ``due`` tells when it will need a tensor."""
 
     def detach(self, job: int) -> None:

@@ -115,10 +115,8 @@ def _split(topology: Topology, system: SystemSpec) -> None:
     pcie, ssd = system.pcie, published_drive(system)
 
     def rest(gpu: int, inward: bool) -> Link:
-        rate = (pcie.inward if inward else pcie.outward) - (
-            ssd.read_bandwidth if inward else ssd.write_bandwidth
-        )
-        return Link(f"GPU {gpu} {'from' if inward else 'to'} host", max(1, rate))
+        link, drive = (pcie.inward, ssd.read_bandwidth) if inward else (pcie.outward, ssd.write_bandwidth)
+        return Link(f"GPU {gpu} {'from' if inward else 'to'} host", max(1, link - drive))
 
     for tier in system.all_tiers:
         if tier.kind == "memory":

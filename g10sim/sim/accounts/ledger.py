@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import add
 from typing import TypeAlias
 
 from g10sim.hardware.faults import FaultCount
@@ -91,7 +92,8 @@ class Ledger:
                 self._checker.kernel_ended(record)
 
     def _record(self, execution: Execution, now: int, overlap: int, in_flight: int) -> KernelRecord:
-        inputs, outputs, tiers = execution.inputs, execution.outputs, self._memory.kinds
+        memory, tiers = self._memory, self._memory.kinds
+        faults = list(map(add, execution.inputs.at, execution.outputs.at))
         return KernelRecord(
             job=self._job,
             gpu=self._gpu,
@@ -105,11 +107,10 @@ class Ledger:
             stalls=execution.stalls,
             in_transfer_pages=execution.in_transfer_pages,
             fault_pages=_labelled(
-                word_columns(tiers, "{}_fault_pages"),
-                (inputs.at[place] + outputs.at[place] for place in self._memory.tiers),
+                word_columns(tiers, "{}_fault_pages"), map(faults.__getitem__, memory.tiers)
             ),
-            first_touch_pages=inputs.at[0] + outputs.at[0],
-            gpu_pages=self._memory.used_pages,
+            first_touch_pages=faults[0],
+            gpu_pages=memory.used_pages,
             tier_pages=_labelled(memory_columns(tiers, "{}_pages"), (pool.used for pool in self._memories())),
         )
 
@@ -131,10 +132,10 @@ class Ledger:
     def close_iteration(self, iteration: int, now: int, state: Snapshot, beside: Beside) -> IterationRecord:
         """Book an iteration that has just ended in some state, and what was done next to the GPU."""
         memory, page = self._memory, self._memory.page_bytes
-        drives = [
-            pool.figures_since(self._drives_before[place]) for place, pool in reversed(memory.pools.items())
-        ]
+        slowest_first = reversed(memory.pools.items())
+        drives = [pool.figures_since(self._drives_before[place]) for place, pool in slowest_first]
         memory.note_peak()
+        peaks = [pool.peak(self._job) * page for pool in self._memories()]
         traffic, before = memory.traffic, self._before
         record = IterationRecord(
             job=self._job,
@@ -150,10 +151,7 @@ class Ledger:
             traffic=self._traffic(),
             page_faults=traffic.faults - before.faults,
             peak_gpu_bytes=memory.peaks[0] * page,
-            peaks=_labelled(
-                memory_columns(memory.kinds, "peak_{}_bytes"),
-                (pool.peak(self._job) * page for pool in self._memories()),
-            ),
+            peaks=_labelled(memory_columns(memory.kinds, "peak_{}_bytes"), peaks),
             contiguous=memory.figures(),
             peak_gpu_bytes_of_all=memory.peaks[1] * page,
             flash=next(filter(None, drives), None),

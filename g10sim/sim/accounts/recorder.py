@@ -135,9 +135,8 @@ class Checker:
         """
         where = f"kernel {kernel.id} ({kernel.name})"
         frames = memory.frames
-        _require(
-            0 <= frames.free <= frames.capacity_pages, f"{where}: GPU memory holds {memory.filled} pages"
-        )
+        is_within = 0 <= frames.free <= frames.capacity_pages
+        _require(is_within, f"{where}: GPU memory holds {memory.filled} pages")
         for pool in memory.pools.values():
             _require(pool.free >= 0, f"{where}: {pool.name} is over its capacity")
         if not self._streams:
@@ -151,10 +150,8 @@ class Checker:
         computed, elapsed = record.compute_cycles, record.end - record.start
         _require(computed + stalls == elapsed, f"{where}: {computed} + {stalls} cycles are not {elapsed}")
         steps, self._steps_before = self._steps() - self._steps_before, self._steps()
-        _require(
-            self._streams or steps <= MOST_STEPS,
-            f"{where}: transfers took {steps} steps during it; allowed: {MOST_STEPS}, or pages go in circles",
-        )
+        are_few, allowed = self._streams or steps <= MOST_STEPS, f"{MOST_STEPS}, or pages go in circles"
+        _require(are_few, f"{where}: transfers took {steps} steps during it; allowed: {allowed}")
         last = self._last.get(record.job)
         if last is not None:
             next_ones = (last.iteration, last.kernel + 1), (last.iteration + 1, 0)

@@ -23,10 +23,8 @@ class Allocator(ABC):
     """
 
     def __init__(self, capacity_pages: int, frames: Frames | None = None) -> None:
-        self.capacity_pages = capacity_pages
-        self.used_pages = self.reserved_pages = 0
-        self._block_pages = 0
-        self.frames = frames
+        self.capacity_pages, self.frames = capacity_pages, frames
+        self.used_pages = self.reserved_pages = self._block_pages = 0
         self._blocks: dict[int, Block] = {}
         self._asked: dict[int, int] = {}
 
@@ -156,9 +154,8 @@ class ContiguousSpace(Allocator):
         super().check()
         check_tiling("contiguous memory", Block(0, self.capacity_pages), self._blocks.values(), self.holes)
         sizes = [hole.pages for hole in self.holes]
-        if self.capacity_pages - self._block_pages != sum(sizes) or self.holes.largest_pages != max(
-            sizes, default=0
-        ):
+        counted = self.capacity_pages - self._block_pages, self.holes.largest_pages
+        if counted != (sum(sizes), max(sizes, default=0)):
             raise InvariantError("free pages of contiguous memory are counted wrongly")
 
     def _place(self, pages: int, rule: FitRule) -> Block | None:
