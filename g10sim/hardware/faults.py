@@ -101,12 +101,10 @@ class ProfiledFaultCost:
         """Return the cycles that faults add; durations in cycles, counts in pages."""
         if not inputs.faulting and not outputs.faulting:
             return 0
-        gaps = self._profiled_differences_ms(duration, profile)
         sides = (inputs, outputs)
         sizes = [side.pages * self._page_bytes for side in sides]
-        host = [
-            size / gap if gap else _UNPROFILED_BYTES_PER_MS for size, gap in zip(sizes, gaps, strict=True)
-        ]
+        gaps = zip(sizes, self._profiled_differences_ms(duration, profile), strict=True)
+        host = [size / gap if gap else _UNPROFILED_BYTES_PER_MS for size, gap in gaps]
         flash = [
             min(rate * self._flash_share, self._read) if side.at[-1] else 0.0
             for rate, side in zip(host, sides, strict=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from operator import add
 from typing import TypeAlias
 
 from g10sim.hardware.faults import FaultCount
@@ -92,8 +91,8 @@ class Ledger:
                 self._checker.kernel_ended(record)
 
     def _record(self, execution: Execution, now: int, overlap: int, in_flight: int) -> KernelRecord:
-        memory, tiers = self._memory, self._memory.kinds
-        faults = list(map(add, execution.inputs.at, execution.outputs.at))
+        inputs, outputs, tiers = execution.inputs.at, execution.outputs.at, self._memory.kinds
+        faults = [inputs[place] + outputs[place] for place in self._memory.tiers]
         return KernelRecord(
             job=self._job,
             gpu=self._gpu,
@@ -106,11 +105,9 @@ class Ledger:
             in_flight_cycles=in_flight,
             stalls=execution.stalls,
             in_transfer_pages=execution.in_transfer_pages,
-            fault_pages=_labelled(
-                word_columns(tiers, "{}_fault_pages"), map(faults.__getitem__, memory.tiers)
-            ),
-            first_touch_pages=faults[0],
-            gpu_pages=memory.used_pages,
+            fault_pages=_labelled(word_columns(tiers, "{}_fault_pages"), faults),
+            first_touch_pages=inputs[0] + outputs[0],
+            gpu_pages=self._memory.used_pages,
             tier_pages=_labelled(memory_columns(tiers, "{}_pages"), (pool.used for pool in self._memories())),
         )
 
