@@ -85,7 +85,7 @@ class Timer(Timeout):
 Stuck: TypeAlias = Callable[[], str | G10SimError]
 Outcome = TypeVar("Outcome")
 Process: TypeAlias = Generator[Event, Any, Outcome]
-"""What a SimPy process, or a part of one, waits for, and what it returns."""
+"""A SimPy process, or a part of one: it waits for events and returns an outcome."""
 
 
 class _Wait(NamedTuple):
