@@ -2,7 +2,7 @@
 
 import pytest
 from memories import HOST
-from test_door import contiguous, leave
+from test_door import contiguous, host_memory, leave
 
 from g10sim.hardware.host_memory.host_buffers import Expanded
 from g10sim.hardware.memory import Departure
@@ -37,3 +37,16 @@ def test_the_space_of_what_kernels_still_read_is_given_back_when_they_have_ended
     for kernel, used in ((2, 7), (3, 2)):
         memory.end_kernel(kernel)
         assert memory.used_pages == used
+
+
+def test_the_mean_of_pages_is_exact_where_their_cycles_are_too_many_for_a_float():
+    host = host_memory()
+    memory = contiguous(Door(), host=host)
+    host.advance(1_971_774_816_594_291)
+    leave(memory)
+    memory.settle()
+    host.advance(2_927_726_938_422_255)
+    assert (
+        memory.blocks.mean_pages()
+        == (2 * 2_927_726_938_422_255 + 5 * 1_971_774_816_594_291) / 2_927_726_938_422_255
+    )

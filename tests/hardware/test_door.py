@@ -37,16 +37,19 @@ def mapped(door):
     return placed(Mapped(SIZES, Frames(20), PAGE, pools, door))
 
 
-def contiguous(door, *, recalls=True, room=20, expanded=None):
+def host_memory():
     compression = CompressionSpec(workers=1, compression_rate="1 GB/s", decompression_rate="1 GB/s")
-    host = HostMemory(HostSpec(memory="100 kB", compression=compression), 10**9)
+    return HostMemory(HostSpec(memory="100 kB", compression=compression), 10**9)
+
+
+def contiguous(door, *, recalls=True, room=20, expanded=None, host=None):
     blocks = Blocks(
         sizes=SIZES,
         allocator=ContiguousSpace(room),
         rules=[first_fit_left] * len(SIZES),
         copy_rate=lambda pages, place, leaves: 10**9,
         recalls=recalls,
-        buffers=HostBuffers(host, PAGE, keeps=False),
+        buffers=HostBuffers(host or host_memory(), PAGE, keeps=False),
         staged=HOST,
         expanded=expanded or {},
         scratch_pages=2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import truediv
 
 from g10sim.hardware.gpu_memory.allocators.space import Allocator
 from g10sim.hardware.gpu_memory.placement import FitRule, PlannedAddresses
@@ -106,4 +107,5 @@ class Blocks:
         """Return the pages in use on average since the count was restarted; None: no time has passed."""
         self._count()
         cycles = self._counted_at - self._counted_from
-        return self._page_cycles / cycles if cycles else None
+        # Compiled code would round integers beyond 2 ** 53 before it divides them.
+        return truediv(self._page_cycles, cycles) if cycles else None
