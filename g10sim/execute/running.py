@@ -124,7 +124,7 @@ def guided(spec: Any, trace: Trace, system: SystemSpec) -> Guide:
         executable(spec, trace, system),
         workload,
         system,
-        lambda design, short: run(short, system, design, BEHAVIOUR),
+        lambda design, short, _: run(short, system, design, BEHAVIOUR),
     )
     (plan,) = asked(policy, "plan", lambda: plans_of(policy.plan(workload, system, BEHAVIOUR), 1))
     return Guide(system, plan, policy)

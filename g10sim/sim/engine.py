@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress, count, product
 
 from simpy.core import StopSimulation
@@ -28,7 +29,7 @@ from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import Location, RunRecords
 from g10sim.sim.accounts.recorder import Checker, Recorder
-from g10sim.sim.accounts.repetition import Iterations, are_replicas, with_numbers
+from g10sim.sim.accounts.repetition import Iterations, Patience, are_replicas, with_numbers
 from g10sim.sim.addresses import OwnAddresses, PooledAddresses, address_map
 from g10sim.sim.beside.peers import GradientExchange, StageTransfers
 from g10sim.sim.context import JobContext, Machine
@@ -78,20 +79,27 @@ def run(
     check_flash(workload, system, policy, behaviour)
     setup = _Setup(system, policy, behaviour, (), check=check)
     policy = settled(
-        policy, workload, system, lambda design, short: _simulate(short, replace(setup, policy=design))
+        policy,
+        workload,
+        system,
+        lambda design, short, at_most: _simulate(short, replace(setup, policy=design, at_most=at_most)),
     )
     return _simulate(workload, replace(setup, policy=policy, record=record))
 
 
 @dataclass(frozen=True)
 class _Setup:
-    """Machine and policy of a simulation, and the records that are kept of it."""
+    """Machine and policy of a simulation, and the records that are kept of it.
+
+    It ends with TooSlowError once the last iterations of all jobs have taken more than ``at_most`` cycles.
+    """
 
     system: SystemSpec
     policy: Policy
     behaviour: BehaviourSpec
     record: Collection[str]
     check: bool
+    at_most: Sequence[int] = ()
 
 
 def _simulate(given: Workload, setup: _Setup) -> RunRecords:
@@ -136,6 +144,10 @@ class _Simulation:
         self._frames = self._shared_frames(workload)
         self._exchange = self._gradient_exchange(workload)
         self._peers = self._exchange or self._stage_transfers(workload)
+        patience = Patience(fabric.clock, len(jobs))
+        self._at_last = {
+            number: partial(patience.watch, cycles) for number, cycles in enumerate(setup.at_most)
+        }
         with fabric.alter():
             self._jobs = list(self._job_runs(workload, given, plans))
         recorder.name_tensors({number: job.given_id_at for number, job in enumerate(self._jobs)})
@@ -180,7 +192,7 @@ class _Simulation:
         together = Iterations(most_iterations(AUTO, behaviour), until_steady)
         for number, (job, plan) in enumerate(zip(jobs, plans, strict=True)):
             memory, addresses = self._memory_of(number, job, plan)
-            own = Iterations(most_iterations(job.iterations, behaviour))
+            own = Iterations(most_iterations(job.iterations, behaviour), at_last=self._at_last.get(number))
             ideal = given.executed(number).durations_cycles(self._system.gpu.clock)
             yield JobRun(
                 JobContext(

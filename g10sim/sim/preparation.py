@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from operator import attrgetter
@@ -17,7 +17,7 @@ from g10sim.config.tiers import Tier
 from g10sim.errors import CapacityError, ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import IterationRecord, RunRecords
-from g10sim.sim.accounts.repetition import are_replicas, shortened
+from g10sim.sim.accounts.repetition import TooSlowError, are_replicas, shortened
 from g10sim.sim.hooks import asked, kind_of
 from g10sim.trace.check import first_on_cpu
 from g10sim.trace.model import Device, Kernel, Phase, Trace
@@ -122,7 +122,7 @@ def _gigabytes(size_bytes: int) -> str:
 
 
 Group = frozenset[int]
-TryOut = Callable[[Policy, Workload], RunRecords]
+TryOut = Callable[[Policy, Workload, Sequence[int]], RunRecords]
 
 
 class _Trials:
@@ -137,16 +137,20 @@ class _Trials:
 
     def __call__(self, design: Policy) -> str | None:
         try:
-            self._try_out(design, shortened(self._workload, 1))
+            self._try_out(design, shortened(self._workload, 1), ())
         except UnsupportedError as error:
             return str(error)
         return None
 
-    def cycles(self, design: Policy, *, until_steady: bool = False) -> list[int] | None:
+    def cycles(
+        self, design: Policy, *, until_steady: bool = False, at_most: Sequence[int] = ()
+    ) -> Sequence[int] | None:
         try:
-            records = self._records(design, until_steady)
+            records = self._records(design, until_steady, at_most)
         except UnsupportedError:
             return None
+        except TooSlowError:
+            return [cycles + 1 for cycles in at_most]
         if any(job.refused for job in records.jobs):
             return None
         by_job: dict[int, list[IterationRecord]] = {}
@@ -155,13 +159,14 @@ class _Trials:
         counted = (averaged(reported(by_job[job])) for job in sorted(by_job))
         return [iteration.end - iteration.start for iteration in counted]
 
-    def _records(self, design: Policy, until_steady: bool) -> RunRecords:
+    def _records(self, design: Policy, until_steady: bool, at_most: Sequence[int]) -> RunRecords:
         """Simulate one group of GPUs, or all of them if one does not stand for all."""
         if design.requirements.placement == "contiguous" and self._groups > 1:
-            records = self._try_out(design, shortened(self._one_group, 2, keeps_auto=until_steady))
+            short = shortened(self._one_group, 2, keeps_auto=until_steady)
+            records = self._try_out(design, short, at_most[: len(short.jobs)])
             if all(self._has_room(*pair) for pair in product(self._tiers, records.iterations)):
                 return records
-        return self._try_out(design, shortened(self._workload, 2, keeps_auto=until_steady))
+        return self._try_out(design, shortened(self._workload, 2, keeps_auto=until_steady), at_most)
 
     def _has_room(self, tier: Tier, record: IterationRecord) -> bool:
         """Return whether a memory is enough for all groups, so that none meets another at the SSD."""
@@ -174,8 +179,9 @@ class _Trials:
 def settled(policy: Policy, workload: Workload, system: SystemSpec, try_out: TryOut) -> Policy:
     """Return the policy that a policy settles on, after trials of some iterations where it asks for them.
 
-    ``try_out`` simulates a workload under a policy. Raises UnsupportedError when nothing can run, PolicyError
-    for a policy that fails.
+    ``try_out`` simulates a workload under a policy; it may raise TooSlowError once the last iterations of all
+    jobs have taken more cycles than it is given, if any. Raises UnsupportedError when nothing can run,
+    PolicyError for a policy that fails.
     """
     trials = _Trials(workload, system, try_out)
     return asked(policy, "settle", lambda: kind_of(policy.settle(trials), Policy, "a policy"))

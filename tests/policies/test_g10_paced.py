@@ -137,7 +137,8 @@ def test_trials_judge_the_iteration_that_is_reported(iterations, last):
 def trials(speed=None):
     """Trials of 72 kernels, of which each gives the same cycles."""
     workload = Workload((Job(TRACES["chain"]),))
-    return SimpleNamespace(workload=workload, cycles=lambda design, until_steady: speed)
+    machine = system(64, 1000)
+    return SimpleNamespace(workload=workload, system=machine, cycles=lambda design, **options: speed)
 
 
 def test_where_no_plan_can_be_carried_out_the_simplest_is_taken():
@@ -171,7 +172,7 @@ def shares_of_the_ssd(monkeypatch, speeds, share=1):
     """The share of the SSD of every design that is tried, of which each method has a speed."""
     told = []
 
-    def speed(design, obstacle, until_steady):
+    def speed(design, obstacle, to_beat, until_steady):
         told.append(design.ssd_share)
         design._needs_ssd = True
         return speeds[design.method]
@@ -243,7 +244,7 @@ def test_kernels_wait_for_the_room_that_the_plan_makes(method, ends, stalls):
 def test_plans_are_tried_as_long_as_a_better_one_may_come(monkeypatch, speeds, tried, chosen):
     told = []
 
-    def speed(design, obstacle, until_steady):
+    def speed(design, obstacle, to_beat, until_steady):
         told.append((design.method, design.recovery_look_ahead))
         design._needs_ssd = True
         return speeds.get(told[-1], 0.1)

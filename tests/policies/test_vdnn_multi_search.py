@@ -1,5 +1,6 @@
 """Plans that steps of the ladder try out, and which of them they take."""
 
+from math import nextafter
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def searched(step, speeds, given=None, default=0.1, **limits):
     """Return the plan that is found when plans take what ``speeds`` says, and all that were tried."""
     tried = []
 
-    def try_out(found):
+    def try_out(found, to_beat):
         tried.append(found)
         return next((value for matches, value in speeds if matches(found)), default)
 
@@ -97,6 +98,22 @@ def test_what_is_given_stays():
 def test_steps_without_trials_only_choose_the_headroom():
     _, tried = searched("K2", [], {"offload": "contention_aware"})
     assert tried == [plan("K2", headroom, offload="contention_aware") for headroom in HEADROOMS]
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(["K3", "K4"]), st.integers(1, 40))
+def test_trials_that_end_early_change_no_choice(random, step, trials):
+    speeds = {}
+
+    def whole(found, to_beat=0.0):
+        return speeds.setdefault(found, random.choice([0.0, *(random.uniform(0.1, 1.1) for _ in range(4))]))
+
+    def ended(found, to_beat):
+        truth = whole(found)
+        return truth if truth >= to_beat or not truth else random.uniform(truth, nextafter(to_beat, 0))
+
+    searches = [Search(try_out, {}, trials=trials) for try_out in (whole, ended)]
+    assert searches[0].best(step) == searches[1].best(step)
+    assert searches[0].trials == searches[1].trials
 
 
 # --- the steps in order ---

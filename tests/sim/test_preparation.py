@@ -10,9 +10,11 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import PolicyError, UnsupportedError
 from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.results.columns import CONTIGUOUS
+from g10sim.sim.engine import run
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Device, Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
+from g10sim.trace.workload import Job, Workload
 
 
 def needs(pages):
@@ -58,6 +60,41 @@ def test_results_compare_with_the_fastest_kernels():
 
 def test_a_policy_settles_on_another_by_trial():
     assert iteration_times(simulate(needs(4), machine(10), SecondChoice())) == [4000, 4000]
+
+
+class Hasty(Contiguous):
+    """Asks how long its own second iteration takes, at most as long as told."""
+
+    name = "hasty"
+
+    def __init__(self, *limits):
+        self.limits = limits
+
+    def settle(self, obstacle):
+        self.told = [obstacle.cycles(self, at_most=at_most) for at_most in self.limits]
+        return self
+
+
+def test_a_trial_ends_when_its_last_iteration_takes_longer_than_it_may():
+    policy = Hasty([1998], [1999], [2000], [])
+    simulate(needs(4), machine(10), policy)
+    assert policy.told == [[1999], [2000], [2000], [2000]]
+
+
+def test_a_trial_goes_on_where_one_of_its_jobs_is_in_time():
+    policy = Hasty([1500, 3500], [1500, 4000], [2000, 3500])
+    workload = Workload((Job(needs(4)), Job(trace_of({"a": 4}, [(4000, "", "a")]), gpu=1)))
+    run(workload, machine(10, gpus=2), policy)
+    assert policy.told == [[1501, 3501], [2000, 4000], [2000, 4000]]
+
+
+def test_a_trial_whose_kernels_wait_for_nothing_is_not_just_slow():
+    kernels = [(1000, "", "a b c"), (1000, "a c", ""), (1000, "b", "d"), (1000, "b d", "")]
+    policy = Hasty([3000])
+    trace = trace_of({"a": 2, "b": 2, "c": 1, "d": 3}, kernels)
+    with pytest.raises(UnsupportedError):
+        simulate(trace, machine(5), policy, iterations=1)
+    assert policy.told == [None]
 
 
 def test_a_trial_that_fails_says_why():

@@ -148,12 +148,15 @@ class Trials(Protocol):
     def __call__(self, design: Policy) -> str | None:
         """Say why one iteration cannot be run, or None if it can."""
 
-    def cycles(self, design: Policy, *, until_steady: bool = False) -> Sequence[int] | None:
+    def cycles(
+        self, design: Policy, *, until_steady: bool = False, at_most: Sequence[int] = ()
+    ) -> Sequence[int] | None:
         """Return the cycles of every job's second iteration (or only one); None where it cannot be run.
 
         With ``until_steady`` they are those of the iteration that results report, for jobs whose number of
         iterations is ``auto``: a design that keeps links busy over the end of an iteration may be faster in
-        the second one than ever after.
+        the second one than ever after. A trial of a number of iterations ends once the last of every job has
+        taken longer than its cycles of ``at_most``, if given: one more of each is the answer then.
 
         Where jobs whose GPUs share links form groups that are alike and do not slow each other down, these
         are the jobs of one group, under a design that places tensors contiguously. None, too, where jobs

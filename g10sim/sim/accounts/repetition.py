@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from math import inf
 from typing import Literal
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.run import AUTO, most_iterations
 from g10sim.errors import ConfigError
 from g10sim.records import IterationRecord
+from g10sim.sim.fabric import Clock, Phase, Timer
 from g10sim.trace.workload import Workload
 
 
 class Iterations:
     """Number of iterations of replicas: ``most``, or fewer if all jobs ``until_steady`` are steady.
 
-    They all run equally many, so that none has shared links to itself in the end.
+    They all run equally many, so that none has shared links to itself in the end. ``at_last`` is told when
+    the last of ``most`` begins; it ``is_over`` when it has ended.
     """
 
-    def __init__(self, most: int, until_steady: Collection[int] = ()) -> None:
-        self._count, self._begun = most, 0
+    is_over = False
+
+    def __init__(
+        self,
+        most: int,
+        until_steady: Collection[int] = (),
+        at_last: Callable[[Iterations], None] | None = None,
+    ) -> None:
+        self._count, self._begun, self._at_last = most, 0, at_last
         self._steady = dict.fromkeys(until_steady, False)
         self.are_joint = len(self._steady) > 1
 
@@ -31,14 +41,39 @@ class Iterations:
         if iteration >= self._count:
             return False
         self._begun = max(self._begun, iteration + 1)
+        if self._begun == self._count and self._at_last is not None:
+            self._at_last(self)
         return True
 
     def ended(self, record: IterationRecord) -> None:
         """Take note of an iteration: once all jobs are steady, none begins what no other has begun."""
+        self.is_over = record.iteration + 1 == self._count
         if record.job in self._steady:
             self._steady[record.job] = bool(record.steady)
             if all(self._steady.values()):
                 self._count = min(self._count, self._begun)
+
+
+class TooSlowError(Exception):
+    """The last iterations of all jobs have taken longer than they may."""
+
+
+class Patience:
+    """Ends the simulation of some jobs once the last iterations of all of them have taken too long."""
+
+    def __init__(self, clock: Clock, jobs: int) -> None:
+        self._clock, self._others = clock, jobs
+
+    def watch(self, at_most: int, iterations: Iterations) -> None:
+        """Wait until the last iteration of a job, which begins now, has taken more cycles than that."""
+        Timer(self._clock, Phase.TURNS, at_most + 1, lambda _: self._ring(iterations))
+
+    def _ring(self, iterations: Iterations) -> None:
+        """Count a job that is late. Raises TooSlowError where all are, unless they wait for nothing."""
+        if not iterations.is_over:
+            self._others -= 1
+        if not self._others and self._clock.peek() < inf:
+            raise TooSlowError
 
 
 def are_replicas(workload: Workload) -> bool:

@@ -96,7 +96,10 @@ class G10Paced(PlannerOptions, PolicyPerJob):
             return self._variant("waiting", 0)
         speeds, time = dict[G10Paced, float](), Limit(self.planning_limit)
         for design in self._candidates(speeds):
-            speeds[design] = speed(design, obstacle, until_steady=True)
+            unpaced = (found for other, found in speeds.items() if other.method == "unpaced")
+            # The best of those that do not wait counts where it is less than _MUCH slower than one that does.
+            to_beat = max(*unpaced, max(speeds.values()) / _MUCH) if speeds else 0.0
+            speeds[design] = speed(design, obstacle, to_beat, until_steady=True)
             if time.is_over():
                 break
         best = max(speeds, key=speeds.__getitem__)

@@ -67,14 +67,14 @@ class Search:
     for what the step and those below it have, until no exchange is faster. Of equals the first one stays, and
     a plan that hardly waits ends the search. What is ``given`` is never exchanged.
 
-    ``speed`` tries a plan out: ideal over actual time, 0 when it cannot be run. Of plans with the same
-    ``key`` one is tried. No other is tried after ``trials`` trials of plans that can be run, or when
-    ``time`` is over.
+    ``speed`` tries a plan out: ideal over actual time, 0 when it cannot be run. It is given a speed to beat,
+    and may answer with less than that where the truth is even less. Of plans with the same ``key`` one is
+    tried. No other is tried after ``trials`` trials of plans that can be run, or when ``time`` is over.
     """
 
     def __init__(
         self,
-        speed: Callable[[Plan], float],
+        speed: Callable[[Plan, float], float],
         given: Change,
         key: Callable[[Plan], Hashable] = lambda plan: plan,
         trials: float = inf,
@@ -82,6 +82,8 @@ class Search:
     ) -> None:
         self._speed, self._given, self._key, self._left = speed, given, key, trials
         self._found: dict[Hashable, float] = {}
+        self._unsure = set[Hashable]()
+        """Plans that may be slower than what was found, as they were to beat another one."""
         self._time = time or Limit()
 
     @property
@@ -105,10 +107,12 @@ class Search:
 
     def _fastest(self, plans: Iterable[Plan]) -> Plan:
         best: Plan | None = None
+        fastest = 0.0
         for plan in plans:
-            if best is None or self._tried(plan) > self._tried(best):
-                best = plan
-            if self._tried(best) >= _GOOD_ENOUGH:
+            speed = self._tried(plan, fastest)
+            if best is None or speed > fastest:
+                best, fastest = plan, speed
+            if fastest >= _GOOD_ENOUGH:
                 break
         assert best is not None
         return best
@@ -122,11 +126,16 @@ class Search:
                 plan = self._fastest([plan, *(replace(plan, **one) for one in wanted)])  # type: ignore[arg-type]
         return plan
 
-    def _tried(self, plan: Plan) -> float:
+    def _tried(self, plan: Plan, to_beat: float = 0.0) -> float:
         key = self._key(plan)
-        if key not in self._found:
-            if self._left <= 0 or (self._found and self._time.is_over()):
-                return 0.0
-            self._found[key] = self._speed(plan)
-            self._left -= self._found[key] > 0
-        return self._found[key]
+        known = self._found.get(key)
+        if known is not None and (known <= to_beat or key not in self._unsure):
+            return known
+        if (known is None and self._left <= 0) or (self._found and self._time.is_over()):
+            return 0.0
+        speed = self._found[key] = self._speed(plan, to_beat)
+        self._unsure.discard(key)
+        if speed < to_beat:
+            self._unsure.add(key)
+        self._left -= known is None and speed > 0
+        return speed

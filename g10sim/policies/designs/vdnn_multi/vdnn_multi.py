@@ -153,7 +153,7 @@ class VdnnMulti(Limited, LayerWise):
             untried._tried = f"nothing tried with more than {_MOST_KERNELS:,} kernels"
             return untried
         search = Search(
-            lambda plan: speed(self._variant(plan), obstacle),
+            lambda plan, to_beat: speed(self._variant(plan), obstacle, to_beat),
             self._given(),
             partial(_what_differs, cache(partial(self._offloading, obstacle))),
             _TRIED_KERNELS // kernels,
