@@ -209,7 +209,7 @@ class WholeFetching(Fetching):
         return all(map(self._space.is_usable, self._memory.needed))
 
     def _has_joined(self) -> bool:
-        if not self._memory.has_joined:
+        if not self._memory.has_joined and self._lacks_room:
             with self._fabric.alter(self._number):
                 self._make_room()
         return super()._has_joined()
@@ -224,27 +224,43 @@ class WholeFetching(Fetching):
         return super()._looks_again()
 
     def _demand(self) -> None:
-        """Ask for tensors that are away, and make room for them; remember from where they come."""
+        """Ask for tensors that are away, and make room for them; remember from where they come.
+
+        Where that changes nothing memory is left alone, so that nobody else has to look again.
+        """
         memory = self._memory
+        missing = [tensor for tensor in self._wanted if memory.idle[tensor] < memory.sizes[tensor]]
+        if all(map(self._is_demanded, missing)) and not self._lacks_room:
+            return
         with self._fabric.alter(self._number):
-            for tensor in self._wanted:
-                if memory.idle[tensor] == memory.sizes[tensor]:
-                    continue
-                origin = next((place for place in memory.origins if memory.pages[place][tensor]), None)
-                if origin:
+            for tensor in missing:
+                if origin := self._origin(tensor):
                     self._demanded.setdefault(tensor, fault_reason(origin.name))
                 memory.demand(tensor)
             self._make_room()
 
+    def _origin(self, tensor: int) -> Location | None:
+        """Return the slowest tier that has some of a tensor, or none."""
+        return next((place for place in self._memory.origins if self._memory.pages[place][tensor]), None)
+
+    def _is_demanded(self, tensor: int) -> bool:
+        """Return whether to demand a tensor changes nothing."""
+        return self._space.is_asked_for(tensor) and (tensor in self._demanded or not self._origin(tensor))
+
+    @property
+    def _lacks_room(self) -> bool:
+        """Return whether the kernel waits for space, nothing under way will free any, and the policy may."""
+        return self._makes_room and bool(self._space.waiting) and not self._memory.queues.busy
+
     def _make_room(self) -> None:
-        """Let the policy act when the kernel waits for space and nothing under way will free any.
+        """Let the policy act where the kernel lacks room.
 
         Prefetches that wait for space, too, are given up then: the tensors are fetched on demand. It acts
         again as long as what it does frees memory at once, without a copy.
         """
         memory, space = self._memory, self._space
         before: tuple[int, int] | None = None
-        while self._makes_room and space.waiting and not memory.queues.busy:
+        while self._lacks_room:
             space.withdraw_requests(memory.needed)
             found = len(space.waiting), space.blocks.allocator.free_pages
             if not space.waiting or memory.queues.busy or found == before:

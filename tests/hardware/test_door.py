@@ -195,7 +195,17 @@ CASES = [
 ]
 READERS = {
     *("lies", "state", "arriving", "evicting", "used_in_place", "kept_in", "clean_pages"),
-    *("describe", "stay_mapped", "order", "check", "figures", "is_usable", "merging", "joins_last"),
+    *(
+        "describe",
+        "stay_mapped",
+        "order",
+        "check",
+        "figures",
+        "is_usable",
+        "is_asked_for",
+        "merging",
+        "joins_last",
+    ),
     *("note_peak", "restart_peaks"),
 }
 """Public methods of a memory that look at it, keep count, or say how later changes are made."""

@@ -155,9 +155,14 @@ class Contiguous(Residency):
 
     def demand(self, tensor: int, rate: Rate | None = None) -> None:
         """Ask for a tensor that a kernel waits for; it takes its turn."""
-        self.door.enter()
-        if tensor not in self.held and (self._recalls or tensor not in self._leaving):
+        if not self.is_asked_for(tensor):
             self.request_prefetch(tensor)
+
+    def is_asked_for(self, tensor: int) -> bool:
+        """Return whether a tensor has its space, waits for it, or may be used until it has left."""
+        if tensor in self._leaving:
+            return tensor in self.held or not self._recalls
+        return tensor in self.waiting or not self.blocks.is_missing(tensor)
 
     def request_eviction(self, tensor: int, target: Location, how: Departure = AT_ONCE) -> None:
         """Queue a tensor to leave, if it is all here and the host (if that is the target) admits it.
