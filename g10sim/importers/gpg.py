@@ -8,8 +8,8 @@ workload, and often the profiled kernel times ``cudnnBATCH.txt`` (data resident)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -54,9 +54,8 @@ def import_gpg(directory: str | Path, model: str | None = None, batch_size: int 
             )
         batch_size = int(place.name)
     entries, known = _read_tensors(_find(directory, "tensors.config"))
-    made = _read_kernels(_find(directory, "kernels.config"), known)
-    profiles = _fault_profiles([duration for duration, _ in made], directory, batch_size)
-    kernels = [make(fault_profile=profile) for (_, make), profile in zip(made, profiles, strict=True)]
+    kernels = _read_kernels(_find(directory, "kernels.config"), known)
+    kernels = _with_fault_profiles(kernels, directory, batch_size)
     kinds = _tensor_kinds([is_global for is_global, _ in entries], kernels)
     tensors = tuple(
         Tensor(index, f"tensor{index}", size_bytes, kinds[index], is_global)
@@ -128,13 +127,10 @@ def _read_tensors(path: Path) -> tuple[list[tuple[bool, int]], dict[str, int]]:
     return entries, known
 
 
-def _read_kernels(path: Path, known: Mapping[str, int]) -> list[tuple[int, Callable[..., Kernel]]]:
-    """Read ``kernels.config``: for every kernel its name, parent, time, shape (CNNs only) and tensors.
-
-    Returns the time of each, and what makes it of its fault profile.
-    """
+def _read_kernels(path: Path, known: Mapping[str, int]) -> list[Kernel]:
+    """Read ``kernels.config``: for every kernel its name, parent, time, shape (CNNs only) and tensors."""
     lines = _Lines(path)
-    kernels: list[tuple[int, Callable[..., Kernel]]] = []
+    kernels: list[Kernel] = []
     for text in lines.texts:
         match = _KERNEL.fullmatch(text)
         if match is None or int(match[1]) != len(kernels):
@@ -143,9 +139,7 @@ def _read_kernels(path: Path, known: Mapping[str, int]) -> list[tuple[int, Calla
     return kernels
 
 
-def _read_kernel(
-    lines: _Lines, number: int, name: str, known: Mapping[str, int]
-) -> tuple[int, Callable[..., Kernel]]:
+def _read_kernel(lines: _Lines, number: int, name: str, known: Mapping[str, int]) -> Kernel:
     layer = layer_type = ""
     duration: int | None = None
     while (text := lines.next_of(number)) != "Input Tensors:" or duration is None:
@@ -160,8 +154,7 @@ def _read_kernel(
             )
             lines.fail(shown(text), allowed)
     inputs, outputs = _read_references(lines, number, known)
-    facts = number, name, duration, inputs, outputs, _phase(name), layer, layer_type
-    return duration, partial(Kernel, *facts)
+    return Kernel(number, name, duration, inputs, outputs, _phase(name), layer, layer_type)
 
 
 def _read_references(
@@ -205,23 +198,23 @@ def _phase(name: str) -> Phase:
     return Phase.OTHER
 
 
-def _fault_profiles(
-    durations: Sequence[int], directory: Path, batch_size: int
-) -> Sequence[FaultProfile | None]:
+def _with_fault_profiles(kernels: list[Kernel], directory: Path, batch_size: int) -> list[Kernel]:
+    """Return the kernels with their fault profiles where both files of times are there."""
     names = (f"cudnn{batch_size}InputPF.txt", f"cudnn{batch_size}PF.txt")
     paths = [_find_optional(directory, name) for name in names]
     if paths == [None, None]:
-        return [None] * len(durations)
+        return kernels
     for path, name in zip(paths, names, strict=True):
         if path is None:
             raise TraceError.at(directory, "only one page-fault time file", f"{name} as well, or neither")
-    outputs, everything = (_read_times(path, len(durations)) for path in paths if path is not None)
-    return list(map(_fault_profile, durations, outputs, everything))
+    outputs, everything = (_read_times(path, len(kernels)) for path in paths if path is not None)
+    return list(map(_with_fault_profile, kernels, outputs, everything))
 
 
-def _fault_profile(duration: int, outputs_faulting: int, all_faulting: int) -> FaultProfile:
-    outputs_faulting = max(outputs_faulting, duration)
-    return FaultProfile(outputs_faulting, max(all_faulting, outputs_faulting))
+def _with_fault_profile(kernel: Kernel, outputs_faulting: int, all_faulting: int) -> Kernel:
+    outputs_faulting = max(outputs_faulting, kernel.duration)
+    profile = FaultProfile(outputs_faulting, max(all_faulting, outputs_faulting))
+    return replace(kernel, fault_profile=profile)
 
 
 def _read_times(path: Path, num_kernels: int) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -108,15 +108,11 @@ def open_report(path: Path) -> Iterator[Tables]:
         beside = path.with_name(f"{path.name}{end}")
         if beside.exists() and beside.stat().st_size:
             raise TraceError(f"{path}: found {beside.name} next to it; allowed: an export that has ended")
-    database: sqlite3.Connection | None = None
+    # An immutable file is read without locks and without files next to it.
+    address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
-        # An immutable file is read without locks and without files next to it.
-        address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
-        database = sqlite3.connect(address, uri=True)
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
-        yield Tables(path, database)
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
+            yield Tables(path, database)
     except (sqlite3.DatabaseError, OverflowError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: {error}; allowed: {WHAT}") from error
-    finally:
-        if database is not None:
-            database.close()
