@@ -244,7 +244,7 @@ def import_nsight(
         operations[numbers[last]].reads[storage] = None
     origin = {"source": "report of Nsight Systems", "device_number": f"{report.device}"}
     origin |= {} if report.process is None else {"process": f"{report.process}"}
-    trace = build_trace(operations, report.path, model, batch_size, origin | {"time_source": "measured"})
+    trace = build_trace(operations, report.path, model, batch_size, origin)
     return accounted(trace, _account(report, keep_gaps=keep_gaps), report.path, partial=partial)
 
 

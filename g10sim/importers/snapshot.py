@@ -300,13 +300,10 @@ def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -
         operation.duration_ns = max(time - latest, 0) * NANOSECONDS_PER_MICROSECOND
         latest = max(latest, time)
     for operation in () if snapshot.is_timed else operations:
-        operation.duration_ns, operation.time_source = 1, TimeSource.NONE
-    origin = {
-        "source": "memory snapshot of PyTorch",
-        "device_number": f"{snapshot.device}",
-        "time_source": operations[0].time_source.value,
-    }
-    trace = build_trace(operations, snapshot.path, model, batch_size, origin)
+        operation.duration_ns = 1
+    source = TimeSource.MEASURED if snapshot.is_timed else TimeSource.NONE
+    origin = {"source": "memory snapshot of PyTorch", "device_number": f"{snapshot.device}"}
+    trace = build_trace(operations, snapshot.path, model, batch_size, origin, time_source=source)
     return accounted(trace, _account(snapshot, trace, storages.values()), snapshot.path, partial=True)
 
 
