@@ -148,17 +148,23 @@ def measured_times(
 
 
 def _whole_steps(make: Callable[[], Runnable], options: StepOptions) -> list[Call] | None:
-    with on_device(options):
+    """Return the operators of a step with their times; None where the device's memory is too small.
+
+    Raises TraceError as ``profiled_calls``.
+    """
+    with on_device(options), tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "profile.json"
         try:
             step = make()
+
+            def run() -> None:
+                for _ in range(options.steps):
+                    step.run()
+
+            profile_steps(run, path)
         except torch.OutOfMemoryError:
             return None
-
-        def run() -> None:
-            for _ in range(options.steps):
-                step.run()
-
-        return measured_calls(run)
+        return profiled_calls(read_profile(path))
 
 
 def kernel_times(
@@ -247,20 +253,6 @@ def profile_steps(run: Callable[[], None], path: Path, *, device: str = CUDA) ->
                 run()
             synchronize(device)
     recorded.export_chrome_trace(str(path))
-
-
-def measured_calls(run: Callable[[], None]) -> list[Call] | None:
-    """Return the operators of a step with their times; None where the device's memory is too small.
-
-    Raises TraceError as ``profiled_calls``.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "profile.json"
-        try:
-            profile_steps(run, path)
-        except torch.OutOfMemoryError:
-            return None
-        return profiled_calls(read_profile(path))
 
 
 def benchmarked(calls: Sequence[RecordedCall], *, device: str = CUDA) -> dict[int, int]:
