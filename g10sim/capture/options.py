@@ -217,15 +217,14 @@ def flag(option: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Samples in a step, tokens in a sample, height and width of an image in pixels; None: the model's."""
+    """Samples in a step, tokens in a sample, height and width of an image in pixels; 0: the model's."""
 
     batch_size: int
-    seq_len: int | None = None
-    image_size: int | None = None
+    seq_len: int = 0
+    image_size: int = 0
 
     def check(self, source: str, kind: Literal["images", "text"]) -> None:
         """Raise ConfigError where a model of images is given a length of text, or one of text an image's."""
         wrong, right = ("seq_len", "image_size") if kind == "images" else ("image_size", "seq_len")
-        found = getattr(self, wrong)
-        if found is not None:
+        if found := getattr(self, wrong):
             raise ConfigError.at(source, f"{flag(wrong)} {found} for a model of {kind}", flag(right))

@@ -145,7 +145,7 @@ def torchvision_builder(name: str, sizes: Sizes, _: StepOptions, __: Sequence[st
 
     def network() -> Any:
         # Models with learned positions are built for one size; no other builder knows the keyword.
-        fixed = {} if sizes.image_size is None else {"image_size": pixels}
+        fixed = {"image_size": pixels} if sizes.image_size else {}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The default weight initialization", FutureWarning)
             try:
@@ -248,7 +248,8 @@ def find_source(source: str, how: StepOptions, settings: Sequence[str] = (), **s
         batch_size = sizes["batch_size"] or _DEFAULT_BATCH_SIZE
         require(library)
         builder = resolve_name(f"g10sim.capture.{function}")
-        build = builder(name, Sizes(batch_size, sizes["seq_len"], sizes["image_size"]), how, settings)
+        given = Sizes(batch_size, sizes["seq_len"] or 0, sizes["image_size"] or 0)
+        build = builder(name, given, how, settings)
         model = "-".join(filter(None, (name, how.precision)))
         return Found(build, model, batch_size, {library: version(library)})
     splits_experts = how.routing not in (None, GROUPED)
