@@ -321,11 +321,16 @@ MOST_TENSORS = (110, 64, 48, 36, 30)
 CONVOLUTION_GRADIENTS = "aten::convolution_backward"
 _GRADIENT, _INPUT, _WEIGHT, _TRANSPOSED = 0, 1, 2, 7
 """Positions of arguments of ``aten::convolution_backward``."""
-_PARTS = (
-    ("input", _WEIGHT, OperatorClass.CONVOLUTION),
-    ("weight", _INPUT, OperatorClass.CONVOLUTION),
-    ("bias", None, OperatorClass.REDUCTION),
+GRADIENT_PARTS = (
+    ("input", (_GRADIENT, _WEIGHT), OperatorClass.CONVOLUTION),
+    ("weight", (_GRADIENT, _INPUT), OperatorClass.CONVOLUTION),
+    ("bias", (_GRADIENT,), OperatorClass.REDUCTION),
 )
+"""Its results: for what they are, positions of the arguments that each is made from, and its class.
+
+PyTorch calls cuDNN once for the input and once for the weight and sums up the bias
+(aten/src/ATen/native/Convolution.cpp, ``convolution_backward``).
+"""
 
 
 class ListPart(NamedTuple):
@@ -359,17 +364,7 @@ def launches(elements: Sequence[int], lists: int) -> Iterator[tuple[ListPart, ..
         yield tuple(parts)
 
 
-class GradientPart(NamedTuple):
-    """One kernel: its name and class, the tensors it reads, the one it writes, and its FLOPs."""
-
-    name: str
-    operator_class: OperatorClass
-    reads: tuple[Any, ...]
-    written: Any
-    flops: int
-
-
-def _gradient_flops(args: Sequence[Any]) -> int:
+def gradient_flops(args: Sequence[Any]) -> int:
     """Count the gradient of a convolution's input, or of its weight: each as much as the convolution itself.
 
     Each element of the smaller side (the output, or the input of a transposed one) meets all weights of one
@@ -378,19 +373,3 @@ def _gradient_flops(args: Sequence[Any]) -> int:
     side = args[_INPUT if args[_TRANSPOSED] else _GRADIENT]
     weight = args[_WEIGHT]
     return int(2 * side.numel() * (weight.numel() // weight.shape[0]))
-
-
-def convolution_gradients(func: Any, args: Sequence[Any], result: Sequence[Any]) -> list[GradientPart]:
-    """Split ``aten::convolution_backward`` into the requested gradients of input, weight and bias.
-
-    PyTorch calls cuDNN once for the input and once for the weight and sums up the bias
-    (aten/src/ATen/native/Convolution.cpp, ``convolution_backward``).
-    """
-    parts = []
-    for (name, other, kind), written in zip(_PARTS, result, strict=True):
-        if written is None:
-            continue
-        flops = _gradient_flops(args) if kind is OperatorClass.CONVOLUTION else 0
-        reads = (args[_GRADIENT],) if other is None else (args[_GRADIENT], args[other])
-        parts.append(GradientPart(f"convolution_backward_{name}", kind, reads, written, flops))
-    return parts
