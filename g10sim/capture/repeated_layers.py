@@ -100,8 +100,8 @@ class Steps:
         rows: list[list[Key]] = [[] for _ in range(units)]
         apart = []
         for key in self.tensors:
-            owner = owners.get(key, _NO_UNIT)
-            if owner == _NO_UNIT:
+            owner = owners.get(key)
+            if owner is None:
                 apart.append(key)
             else:
                 rows[owner].append(key)
@@ -112,24 +112,21 @@ class Steps:
         found = self.tensors[key]
         return key[0], found.size_bytes, found.kind, found.persistent
 
-    def _owners(self, period: int) -> dict[Key, int]:
-        """Return the unit that makes each tensor, or alone uses a lasting one."""
-        owners: dict[Key, int] = {}
+    def _owners(self, period: int) -> dict[Key, int | None]:
+        """Return the unit that makes each tensor, or alone uses a lasting one; None for no unit."""
+        owners: dict[Key, int | None] = {}
         for number, step in enumerate(self.steps):
             for kernel in step.kernels:
                 layer = _layer(kernel.cost.layer.path)
-                unit = _NO_UNIT if layer is None else layer // period
+                unit = None if layer is None else layer // period
                 for reference in (*kernel.reads, *kernel.writes):
                     key = self.key(number, reference)
                     if reference.steps_ago < 0 and owners.setdefault(key, unit) != unit:
-                        owners[key] = _NO_UNIT
+                        owners[key] = None
                 for reference in kernel.writes:
                     if reference.steps_ago == 0:
                         owners.setdefault(self.key(number, reference), unit)
         return owners
-
-
-_NO_UNIT = -1
 
 
 class Writer:
