@@ -76,12 +76,8 @@ def profiled_calls(profile: Profile) -> list[Call]:
 def _by_step(steps: Sequence[Span], calls: Sequence[Span]) -> list[list[int]]:
     """Positions of the calls in each step; the backward pass may run on a separate thread."""
     starts = [step.start_ns for step in steps]
-    groups: list[list[int]] = [[] for _ in steps]
-    for position, call in enumerate(calls):
-        step = bisect_right(starts, call.start_ns) - 1
-        if step >= 0:
-            groups[step].append(position)
-    return groups
+    found = grouped((bisect_right(starts, call.start_ns), position) for position, call in enumerate(calls))
+    return [found.get(step, []) for step in range(1, len(steps) + 1)]
 
 
 def joined(recorded: Sequence[str], calls: Sequence[Call]) -> dict[int, int]:
