@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from g10sim.analysis.gpus import GpuTimingSpec
-from g10sim.capture.attention import NAMESPACE
 from g10sim.capture.devices import CUDA, on_device, require_cuda, synchronize
+from g10sim.capture.fused import NAMESPACE
 from g10sim.capture.operators import launches_nothing
 from g10sim.capture.options import StepOptions
 from g10sim.capture.recorder import Keep, KernelDraft, Recorder

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
-from g10sim.capture.fused import recurrent_backward_flops, recurrent_flops, waiting_steps
+from g10sim.capture import fused
 from g10sim.importers.operations import ALLOCATIONS, aten, short_name
 from g10sim.trace.work import COMPUTING, NumberFormat, OperatorClass
 
@@ -195,7 +194,7 @@ def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     if kind not in COMPUTING:
         return 0
     name = short_name(func._schema.name)
-    if func.namespace == NAMESPACE:
+    if func.namespace == fused.NAMESPACE:
         return int(_OWN_FLOPS[name](*args, **kwargs))
     is_product = kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL)
     times = 4 if is_product and result.is_complex() else 1
@@ -211,21 +210,21 @@ def sizes_of(func: Any, args: Sequence[Any]) -> dict[str, int]:
     name = short_name(func._schema.name)
     if name in _CONVOLUTION_ARGUMENTS:
         return _convolution_sizes(args[_CONVOLUTION_ARGUMENTS[name] :])
-    if func.namespace == NAMESPACE and name.startswith("attention"):
+    if func.namespace == fused.NAMESPACE and name.startswith("attention"):
         query, key, _ = args[name.endswith("_backward") :][:3]
         causal = int(bool(args[-2]))
         return {"keys": int(key.shape[-2]), "head": int(query.shape[-1]), "causal": causal}
     if name in _WAYS:
         sequence, states = args[name.endswith("_backward") :][:2]
-        return {"steps": waiting_steps(sequence, states, args[_WAYS[name]])}
+        return {"steps": fused.waiting_steps(sequence, states, args[_WAYS[name]])}
     return {}
 
 
 _OWN_FLOPS: Mapping[str, Formula] = {
-    "attention": attention_flops,
-    "attention_backward": attention_backward_flops,
-    "recurrent": recurrent_flops,
-    "recurrent_backward": recurrent_backward_flops,
+    "attention": fused.attention_flops,
+    "attention_backward": fused.attention_backward_flops,
+    "recurrent": fused.recurrent_flops,
+    "recurrent_backward": fused.recurrent_backward_flops,
 }
 _WAYS = {"recurrent": 4, "recurrent_backward": 7}
 """Positions of the number of directions of recurrent layers."""
@@ -262,7 +261,7 @@ def has_known_cost(func: Any) -> bool:
     found = operator_class(func)
     if found is OperatorClass.OTHER:
         return False
-    named = short_name(func._schema.name).removesuffix("_") in FORMULAS or func.namespace == NAMESPACE
+    named = short_name(func._schema.name).removesuffix("_") in FORMULAS or func.namespace == fused.NAMESPACE
     return found not in COMPUTING or named or _formula(func) is not None
 
 

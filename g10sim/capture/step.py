@@ -14,8 +14,8 @@ import torch
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu, timed
 from g10sim.analysis.throughput import FLOPS_BY_FORMAT, unusual_formats
-from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.devices import ONE_BY_ONE, fake_device, known_values, require_cuda, uncompiled
+from g10sim.capture.fused import one_sequence_a_sample
 from g10sim.capture.generation import Generation
 from g10sim.capture.lifetimes import hold_what_nodes_keep, hold_what_outlives, keep_what_grows
 from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
