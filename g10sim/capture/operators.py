@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from re import fullmatch
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -179,11 +179,6 @@ def _formula(func: Any) -> Formula | None:
     return found
 
 
-def was_called(func: Any) -> bool:
-    """Return True if a program calls an operator on a device: not those of PyTorch about itself."""
-    return func.namespace not in ("prim", "profiler")
-
-
 def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """Count floating-point operations (a multiply-add is two) of one call; 0 for operators that move bytes.
 
@@ -332,11 +327,8 @@ PyTorch calls cuDNN once for the input and once for the weight and sums up the b
 """
 
 
-class ListPart(NamedTuple):
-    """Elements of one tensor of each list that a launch works on."""
-
-    position: int
-    elements: int
+ListPart: TypeAlias = tuple[int, int]
+"""Position of a tensor in each list, and its elements that a launch works on."""
 
 
 def launches(elements: Sequence[int], lists: int) -> Iterator[tuple[ListPart, ...]]:
@@ -355,7 +347,7 @@ def launches(elements: Sequence[int], lists: int) -> Iterator[tuple[ListPart, ..
             taken = min(left, (MOST_BLOCKS - blocks) * CHUNK_ELEMENTS)
             blocks += -(-taken // CHUNK_ELEMENTS)
             left -= taken
-            parts.append(ListPart(position, taken))
+            parts.append((position, taken))
             if blocks == MOST_BLOCKS or (len(parts) == most_tensors and not left):
                 yield tuple(parts)
                 parts, blocks = [], 0

@@ -175,11 +175,6 @@ class StepOptions(Spec):
         name = (self.routing or _UNIFORM).partition(":")[0]
         return None if name in (_UNIFORM, _ZIPF, GROUPED) else self.routing
 
-    @property
-    def is_fused(self) -> bool:
-        """Return True if one kernel does all of the optimizer's operations on some tensors."""
-        return self.optimizer_form != "foreach"
-
     def check_gpu(self, name: str, formats: Collection[str]) -> None:
         """Raise ConfigError where a GPU has no peak rate for the format of the step."""
         choices = {"dtype": get_args(Dtype), "autocast": get_args(Autocast)}
