@@ -218,10 +218,9 @@ class Generation:
         config = self.network.config.get_text_config(decoder=True)
         longest, prompt = getattr(config, "max_position_embeddings", None), int(self.prompt.shape[1])
         if longest is not None and prompt + self.count > longest:
-            raise ConfigError(
-                f"{flag('generate')}: found {self.count} after {prompt} tokens of prompt; "
-                f"allowed: at most {longest - prompt}, for the model takes {longest}"
-            )
+            found = f"{self.count} after {prompt} tokens of prompt"
+            allowed = f"at most {longest - prompt}, for the model takes {longest}"
+            raise ConfigError.at(flag("generate"), found, allowed)
 
     def templates(self) -> Iterator[StepTemplate]:
         """Record and yield the pass over the prompt and every step after it."""

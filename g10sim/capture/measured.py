@@ -60,14 +60,12 @@ def profiled_calls(profile: Profile) -> list[Call]:
         what = "step" if not steps else "device event"
         raise TraceError(f"{profile.path}: found no {what}; allowed: a profile of steps on a CUDA device")
     groups = _by_step(steps, calls)
-    called = [call.name.removeprefix(CALL).partition(" ")[2] for call in calls]
-    names = [[called[position] for position in group] for group in groups]
-    for number, found in enumerate(names):
-        if found != names[0]:
-            raise TraceError(
-                f"{profile.path}: found other operators in step {number} than in the first; "
-                "allowed: steps that run the same operators"
-            )
+    operators = [call.name.removeprefix(CALL).partition(" ")[2] for call in calls]
+    names = [[operators[position] for position in group] for group in groups]
+    for number, called in enumerate(names):
+        if called != names[0]:
+            found = f"other operators in step {number} than in the first"
+            raise TraceError.at(profile.path, found, "steps that run the same operators")
     times = [sum(event.duration_ns for event in events) for events in profile.device_times(calls)]
     rows = zip(*([times[position] for position in group] for group in groups), strict=True)
     return [Call(name, tuple(row)) for name, row in zip(names[0], rows, strict=True)]

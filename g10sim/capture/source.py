@@ -292,10 +292,9 @@ def _function_builder(source: str, options: dict[str, Any], *, splits_experts: b
         raise ConfigError(f"{source}: found no signature ({error}); allowed: a Python function") from error
     for name in SIZES:
         if options[name] is not None and name not in parameters:
-            raise ConfigError(
-                f"{flag(name)}: found {options[name]}, but {source} has no parameter '{name}'; "
-                f"allowed: {choices_text(set(options) & set(parameters)) or 'no such option'}"
-            )
+            found = f"{options[name]}, but {source} has no parameter '{name}'"
+            allowed = choices_text(set(options) & set(parameters)) or "no such option"
+            raise ConfigError.at(flag(name), found, allowed)
     given = {name: value for name, value in options.items() if value is not None and name in parameters}
     default = parameters["batch_size"].default if "batch_size" in parameters else 1
 
@@ -339,9 +338,7 @@ def _function(source: str) -> Callable[..., Any]:
             raise refusal(error, source, "importing the module") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        found = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise ConfigError(
-            f"{source}: found no function '{function_name}'{nearest(function_name, found)}; "
-            f"allowed: {choices_text(found) or 'a module with a function'}"
-        )
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        found = f"no function '{function_name}'{nearest(function_name, names)}"
+        raise ConfigError.at(source, found, choices_text(names) or "a module with a function")
     return function  # type: ignore[no-any-return]

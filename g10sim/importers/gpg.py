@@ -48,10 +48,8 @@ def import_gpg(directory: str | Path, model: str | None = None, batch_size: int 
     place = directory.resolve()
     if batch_size is None:
         if not re.fullmatch(r"[1-9]\d{0,17}", place.name, re.ASCII):
-            raise TraceError(
-                f"{directory}: found no batch size in the directory's name; "
-                "allowed: a directory MODEL/BATCH, or the batch size as an option"
-            )
+            allowed = "a directory MODEL/BATCH, or the batch size as an option"
+            raise TraceError.at(directory, "no batch size in the directory's name", allowed)
         batch_size = int(place.name)
     entries, known = _read_tensors(_find(directory, "tensors.config"))
     kernels = _read_kernels(_find(directory, "kernels.config"), known)
