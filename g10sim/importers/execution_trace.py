@@ -187,10 +187,8 @@ def _measured(
     """Set times from a profile: of device events, or the operators' own where there is no device."""
     numbers = ((span.args.get("Record function id"), span) for span in profile.operators)
     spans = {number: span for number, span in numbers if type(number) is int}
-    missing = [
-        node for node in kernels
-        if (span := spans.get(node.function_id)) is None or span.name != node.name
-    ]  # fmt: skip
+    names = {number: span.name for number, span in spans.items()}
+    missing = [node for node in kernels if names.get(node.function_id) != node.name]
     if missing:
         raise TraceError(f"{profile.path}: {_missing_text(path, missing, len(kernels), bool(spans))}")
     owners = [spans[node.function_id] for node in kernels]

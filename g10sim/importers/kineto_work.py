@@ -234,7 +234,7 @@ def _on_cpu(
     owner_at = innermost(scope.operators)
     busy = launching | {owner_at(launch.thread, launch.start_ns) for launch in launches}
     busy |= {outer for one in busy if one is not None for outer in nested[one]}
-    positions = []
+    spans = []
     for position, span in enumerate(scope.operators):
         note = around(span.thread, span.start_ns)
         names = [*(scope.operators[one].name for one in nested[position]),
@@ -245,8 +245,8 @@ def _on_cpu(
             and _works(span)
             and (span.lacks_lists or any(one.elements > 1 for part in span.inputs for one in part))
         ):
-            positions.append(position)
-    found = _on_host([scope.operators[position] for position in positions])
+            spans.append(span)
+    found = _on_host(spans)
     for draft in found:
         draft.operation.device = Device.CPU
     if found:

@@ -86,16 +86,14 @@ def read_snapshot(path: Path, device: int | None = None) -> Snapshot:
     top = Entry(values, str(path))
     histories = top.get("device_traces", WHAT, list, default=[] if "segments" in top.values else None)
     recorded = [number for number, history in enumerate(histories) if _has_memory(history)]
+    there = ", ".join(map(str, recorded)) or "none"
     if device is None:
         if len(recorded) != 1:
-            found = ", ".join(map(str, recorded)) or "none"
-            top.fail(
-                f"a history of devices {found}",
-                "one, or --device N (recorded after torch.cuda.memory._record_memory_history())",
-            )
+            how = "recorded after torch.cuda.memory._record_memory_history()"
+            top.fail(f"a history of devices {there}", f"one, or --device N ({how})")
         device = recorded[0]
     elif device not in recorded:
-        top.fail(f"no history of device {device}", f"--device {', '.join(map(str, recorded)) or 'none'}")
+        top.fail(f"no history of device {device}", f"--device {there}")
     entries = tuple(_entries(path, histories[device]))
     is_timed = all("time_us" in entry.values for entry in entries)
     events = tuple(_events(entries, is_timed=is_timed))
