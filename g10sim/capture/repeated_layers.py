@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
 from g10sim.capture.generation import KernelTemplate, Reference, StepTemplate
+from g10sim.grouping import grouped
 from g10sim.trace.model import Kernel, Tensor, Trace
 from g10sim.trace.repetition import Block, joined, shifted
 
@@ -97,14 +98,9 @@ class Steps:
 
     def _layout(self, period: int, units: int) -> Layout | None:
         owners = self._owners(period)
-        rows: list[list[Key]] = [[] for _ in range(units)]
-        apart = []
-        for key in self.tensors:
-            owner = owners.get(key)
-            if owner is None:
-                apart.append(key)
-            else:
-                rows[owner].append(key)
+        found = grouped((owners.get(key), key) for key in self.tensors)
+        apart = found.get(None, [])
+        rows = [found.get(unit, []) for unit in range(units)]
         shapes = [[self._shape(key) for key in row] for row in rows]
         return Layout(apart, rows, period) if all(shape == shapes[0] for shape in shapes) else None
 

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from g10sim.errors import TraceError
+from g10sim.grouping import grouped
 from g10sim.text import shown
 from g10sim.trace.check import check_trace
 from g10sim.trace.jsonlines import decode_text, read_lines
@@ -247,40 +248,36 @@ def _tensor_kinds(is_global: Sequence[bool], kernels: Sequence[Kernel]) -> list[
     - activation: written first in the forward pass and read by some kernel;
     - temporary: everything else (gradients of activations, statistics that nothing reads).
     """
-    use = _Use(len(is_global), kernels)
-    first_workspace = len(is_global) - _num_workspaces(is_global, use)
-    kinds = map(use.kind, range(first_workspace))
-    every = [*kinds, *[TensorKind.WORKSPACE] * (len(is_global) - first_workspace)]
+    writers = grouped((tensor, kernel) for kernel in kernels for tensor in kernel.outputs)
+    readers = grouped((tensor, kernel) for kernel in kernels for tensor in kernel.inputs)
+    uses = [_Use(writers.get(tensor, []), readers.get(tensor, [])) for tensor in range(len(is_global))]
+    first_workspace = len(is_global) - _num_workspaces(is_global, uses)
+    every = [*map(_kind, uses[:first_workspace]), *[TensorKind.WORKSPACE] * (len(uses) - first_workspace)]
     return [TensorKind.WEIGHT if weight else kind for weight, kind in zip(is_global, every, strict=True)]
 
 
-class _Use:
-    """Kernels that write and read each tensor, in launch order."""
+class _Use(NamedTuple):
+    """Kernels that write and read a tensor, in launch order."""
 
-    def __init__(self, num_tensors: int, kernels: Sequence[Kernel]) -> None:
-        self.writers: list[list[Kernel]] = [[] for _ in range(num_tensors)]
-        self.readers: list[list[Kernel]] = [[] for _ in range(num_tensors)]
-        for kernel in kernels:
-            for tensor in kernel.inputs:
-                self.readers[tensor].append(kernel)
-            for tensor in kernel.outputs:
-                self.writers[tensor].append(kernel)
-
-    def kind(self, tensor: int) -> TensorKind:
-        """Kind of a tensor that is neither weight nor workspace."""
-        writers, readers = self.writers[tensor], self.readers[tensor]
-        if readers and (not writers or readers[0].id <= writers[0].id):
-            return TensorKind.INPUT
-        if writers and writers[0].name.startswith(_LOAD_DATA):
-            return TensorKind.INPUT
-        if writers and readers and writers[0].phase is Phase.FORWARD:
-            return TensorKind.ACTIVATION
-        if any(reader.phase is Phase.OPTIMIZER for reader in readers):
-            return TensorKind.GRADIENT
-        return TensorKind.TEMPORARY
+    writers: list[Kernel]
+    readers: list[Kernel]
 
 
-def _num_workspaces(is_global: Sequence[bool], use: _Use) -> int:
+def _kind(use: _Use) -> TensorKind:
+    """Kind of a tensor that is neither weight nor workspace."""
+    writers, readers = use
+    if readers and (not writers or readers[0].id <= writers[0].id):
+        return TensorKind.INPUT
+    if writers and writers[0].name.startswith(_LOAD_DATA):
+        return TensorKind.INPUT
+    if writers and readers and writers[0].phase is Phase.FORWARD:
+        return TensorKind.ACTIVATION
+    if any(reader.phase is Phase.OPTIMIZER for reader in readers):
+        return TensorKind.GRADIENT
+    return TensorKind.TEMPORARY
+
+
+def _num_workspaces(is_global: Sequence[bool], uses: Sequence[_Use]) -> int:
     """Count the tensors at the end that are cuDNN workspaces.
 
     The published simulator numbers them after all others, in launch order, and lists them as first output
@@ -290,8 +287,8 @@ def _num_workspaces(is_global: Sequence[bool], use: _Use) -> int:
     count = 0
     following = None
     for tensor in reversed(range(len(is_global))):
-        writers = use.writers[tensor]
-        if is_global[tensor] or use.readers[tensor] or len(writers) != 1:
+        writers, readers = uses[tensor]
+        if is_global[tensor] or readers or len(writers) != 1:
             break
         writer = writers[0]
         if writer.outputs[0] != tensor or (following is not None and writer.id >= following):
