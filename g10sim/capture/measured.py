@@ -37,15 +37,13 @@ CALL = "g10sim call "
 
 
 class Call(NamedTuple):
-    """One operator of a step, and the time its kernels take on the device in each profiled step."""
+    """One operator of a step, and the time its kernels take on the device.
+
+    That is the median over the profiled steps, of two middle ones the lower.
+    """
 
     name: str
-    times_ns: tuple[int, ...]
-
-    @property
-    def time_ns(self) -> int:
-        """Median over the steps (of two middle ones the lower)."""
-        return median_low(self.times_ns)
+    time_ns: int
 
 
 def profiled_calls(profile: Profile) -> list[Call]:
@@ -68,7 +66,7 @@ def profiled_calls(profile: Profile) -> list[Call]:
             raise TraceError.at(profile.path, found, "steps that run the same operators")
     times = [sum(event.duration_ns for event in events) for events in profile.device_times(calls)]
     rows = zip(*([times[position] for position in group] for group in groups), strict=True)
-    return [Call(name, tuple(row)) for name, row in zip(names[0], rows, strict=True)]
+    return [Call(name, median_low(row)) for name, row in zip(names[0], rows, strict=True)]
 
 
 def _by_step(steps: Sequence[Span], calls: Sequence[Span]) -> list[list[int]]:

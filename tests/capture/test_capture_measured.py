@@ -18,7 +18,6 @@ from g10sim.capture import measured as measured_module
 from g10sim.capture.devices import fake_device
 from g10sim.capture.measured import (
     CALL,
-    MEASURED_STEPS,
     STEP,
     Call,
     benchmarked,
@@ -101,7 +100,6 @@ def profiled(models, tmp_path):
 
 def test_an_operator_takes_the_median_of_its_kernels_over_the_steps(profiled):
     calls = profiled_calls(read_profile(profiled()))
-    assert all(len(call.times_ns) == MEASURED_STEPS for call in calls)
     for number, call in enumerate(calls, 1):  # of ten steps' times the fifth: step 4's
         assert call.time_ns == microseconds(number, 4) * 1000
 
@@ -167,7 +165,7 @@ def _last_call(data):
 
 
 def calls_of(*names):
-    return [Call(f"aten::{name}", (number + 1,)) for number, name in enumerate(names)]
+    return [Call(f"aten::{name}", number + 1) for number, name in enumerate(names)]
 
 
 @pytest.mark.parametrize(
