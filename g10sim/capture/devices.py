@@ -21,8 +21,7 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from g10sim.capture.attention import attention_forms, attention_kernels
-from g10sim.capture.fused import FUSED_FORMS, SHAPES
+from g10sim.capture.fused import SHAPES, attention_kernels, fused_forms
 from g10sim.capture.options import StepOptions
 from g10sim.capture.routing import RoutingMode
 from g10sim.errors import ConfigError, TraceError
@@ -244,7 +243,7 @@ def _operators_of_cuda(attention: str) -> Iterator[None]:
     without values.
     """
     forms: dict[str, Mapping[str, Callable[..., Any]]] = {
-        "AutogradCPU": {**attention_forms(attention), **FUSED_FORMS},
+        "AutogradCPU": fused_forms(attention),
         "Meta": {**SHAPES, "_fused_sgd_": lambda *_, **__: None},
         _AUTOCAST: {
             name: partial(_in_float32, name)

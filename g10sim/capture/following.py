@@ -1,11 +1,11 @@
-"""Follows a step: the module and the phase of every operator, and micro-batches.
+"""Follows a step: the module and the phase of every operator.
 
 They are found from hooks of modules, autograd and optimizers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -205,35 +205,3 @@ class PhaseTracker:
 
 def _nodes_made() -> int:
     return int(torch._C._autograd._get_sequence_nr())
-
-
-class Passed(Protocol):
-    """A kernel of a phase, with the number of passes backward that accumulated gradients before it."""
-
-    phase: Phase
-    passes: int
-
-
-def micro_batches(kernels: Sequence[Passed]) -> list[int]:
-    """Return the micro-batch of each kernel, from 1 in each update of the weights; 0 without accumulation.
-
-    A micro-batch is a forward pass after another ``backward`` without an update between the two, and what
-    follows until the next. The kernels of the optimizer belong to none.
-    """
-    found: list[int] = []
-    since = number = passes = 0
-    before = Phase.OPTIMIZER
-    for position, kernel in enumerate(kernels):
-        if kernel.phase is Phase.FORWARD and before is Phase.OPTIMIZER:
-            found[since:] = _if_several(found[since:])
-            since, number, passes = position, 1, kernel.passes
-        elif kernel.phase is Phase.FORWARD and kernel.passes != passes:
-            number, passes = number + 1, kernel.passes
-        found.append(0 if kernel.phase is Phase.OPTIMIZER else number)
-        before = kernel.phase
-    found[since:] = _if_several(found[since:])
-    return found
-
-
-def _if_several(numbers: list[int]) -> list[int]:
-    return numbers if max(numbers, default=0) > 1 else [0] * len(numbers)

@@ -138,11 +138,9 @@ def step_templates(recorder: Recorder) -> list[StepTemplate]:
     before: dict[StorageRecord, Reference] = {}
     for start, end in zip([0, *recorder.ends], recorder.ends, strict=False):
         drafts = recorder.kernels[start:end]
-        made: dict[StorageRecord, Reference] = {}
-        for draft in drafts:
-            for record in draft.writes:
-                if record not in lasting and record not in before:
-                    made.setdefault(record, Reference(0, len(made)))
+        written = dict.fromkeys(record for draft in drafts for record in draft.writes)
+        new = (record for record in written if record not in lasting and record not in before)
+        made = {record: Reference(0, number) for number, record in enumerate(new)}
         known = {**({} if found else earlier), **before, **made, **lasting}
         kernels = tuple(_template(draft, known) for draft in drafts)
         found.append(StepTemplate(kernels, tuple(starmap(_tensor, made.items())), keys))
@@ -218,10 +216,9 @@ class Generation:
         config = self.network.config.get_text_config(decoder=True)
         longest, prompt = getattr(config, "max_position_embeddings", None), int(self.prompt.shape[1])
         if longest is not None and prompt + self.count > longest:
-            raise ConfigError(
-                f"{flag('generate')}: found {self.count} after {prompt} tokens of prompt; "
-                f"allowed: at most {longest - prompt}, for the model takes {longest}"
-            )
+            found = f"{self.count} after {prompt} tokens of prompt"
+            allowed = f"at most {longest - prompt}, for the model takes {longest}"
+            raise ConfigError.at(flag("generate"), found, allowed)
 
     def templates(self) -> Iterator[StepTemplate]:
         """Record and yield the pass over the prompt and every step after it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -47,15 +47,6 @@ class Task(StrEnum):
     QUESTION_ANSWERING = "AutoModelForQuestionAnswering"
 
 
-@dataclass(frozen=True, slots=True)
-class InputSizes:
-    """Sizes of a model's inputs: samples, tokens of a sample's text, pixels each way of its image."""
-
-    batch: int
-    tokens: int
-    pixels: int
-
-
 _OF_BOTH = frozenset({Task.IMAGE_AND_TEXT, Task.CONTRASTIVE})
 _LOSS_TYPE_OF_TASK = frozenset({Task.MASKED_LM, Task.CAUSAL_LM, Task.IMAGE_CLASSIFICATION})
 
@@ -79,8 +70,8 @@ def build_hugging_face(
     # Keys and values of a generation cache would stay alive through the whole training step.
     for part in (configuration, configuration.get_text_config()):
         part.use_cache = False
-    shapes = _shapes(f"hf:{name}", found, configuration, task, sizes)
-    return partial(_model, configuration, task, shapes, options)
+    settled = _settled(f"hf:{name}", found, configuration, task, sizes)
+    return partial(_model, configuration, task, settled, options)
 
 
 def _configuration(found: Described, settings: Sequence[str]) -> Any:
@@ -160,21 +151,23 @@ def _task(found: Described, configuration: Any) -> Task:
     raise ConfigError.at(f"{found.place}: architectures", named, choices_text(set(classes.values())))
 
 
-def _shapes(source: str, found: Described, configuration: Any, task: Task, sizes: Sizes) -> InputSizes:
+def _settled(source: str, found: Described, configuration: Any, task: Task, sizes: Sizes) -> Sizes:
+    """Return the sizes with the model's own in place of those that are not given."""
     is_of_images = task is Task.IMAGE_CLASSIFICATION
     if is_of_images:
         sizes.check(source, "images")
     elif task not in _OF_BOTH:
         sizes.check(source, "text")
     vision = getattr(configuration, "vision_config", None) or configuration
-    if (is_of_images or task in _OF_BOTH) and sizes.image_size is not None:
+    if (is_of_images or task in _OF_BOTH) and sizes.image_size:
         vision.image_size = sizes.image_size
     pixels = getattr(vision, "image_size", None) or _DEFAULT_PIXELS
     pixels = pixels if isinstance(pixels, int) else pixels[0]
     if is_of_images:
-        return InputSizes(sizes.batch_size, 0, pixels)
+        return replace(sizes, image_size=pixels)
     longest = found.longest or _longest(configuration)
-    return InputSizes(sizes.batch_size, _sequence_length(source, longest, sizes.seq_len), pixels)
+    seq_len = _sequence_length(source, longest, sizes.seq_len)
+    return replace(sizes, seq_len=seq_len, image_size=pixels)
 
 
 def _longest(configuration: Any) -> int | None:
@@ -187,15 +180,15 @@ def _longest(configuration: Any) -> int | None:
     return None
 
 
-def _sequence_length(source: str, longest: int | None, seq_len: int | None) -> int:
-    most = longest or max(_DEFAULT_SEQUENCE_LENGTH, seq_len or 0)
-    length = min(_DEFAULT_SEQUENCE_LENGTH, most) if seq_len is None else seq_len
+def _sequence_length(source: str, longest: int | None, seq_len: int) -> int:
+    most = longest or max(_DEFAULT_SEQUENCE_LENGTH, seq_len)
+    length = seq_len or min(_DEFAULT_SEQUENCE_LENGTH, most)
     if not 1 <= length <= most:
         raise ConfigError(f"{source}: found --seq-len {length}; allowed: 1 to {most}")
     return length
 
 
-def _model(configuration: Any, task: Task, shapes: InputSizes, options: StepOptions) -> Any:
+def _model(configuration: Any, task: Task, sizes: Sizes, options: StepOptions) -> Any:
     """Build a network and its inputs."""
     with torch.no_grad():
         dtype = getattr(torch, options.dtype)
@@ -205,10 +198,10 @@ def _model(configuration: Any, task: Task, shapes: InputSizes, options: StepOpti
         network.loss_type = task.value.removeprefix("AutoModel")
     if options.routing != GROUPED:
         split_experts(network)
-    return network, _make_inputs(network, task, shapes, training=not options.inference)
+    return network, _make_inputs(network, task, sizes, training=not options.inference)
 
 
-def _make_inputs(network: Any, task: Task, sizes: InputSizes, *, training: bool) -> dict[str, Any]:
+def _make_inputs(network: Any, task: Task, sizes: Sizes, *, training: bool) -> dict[str, Any]:
     """Make the inputs of a model by name, with labels in training.
 
     Raises ConfigError for a model of speech, or of images and text, that takes others than these.
@@ -223,7 +216,7 @@ def _make_inputs(network: Any, task: Task, sizes: InputSizes, *, training: bool)
     return {name: value for name, value in made.items() if name in takes or "kwargs" not in takes}
 
 
-def _inputs(network: Any, task: Task, sizes: InputSizes) -> dict[str, Any]:
+def _inputs(network: Any, task: Task, sizes: Sizes) -> dict[str, Any]:
     configuration = network.config
     if task is Task.SPEECH:
         return {"input_features": _spectrogram(configuration, sizes)}
@@ -236,7 +229,7 @@ def _inputs(network: Any, task: Task, sizes: InputSizes) -> dict[str, Any]:
     return {"input_ids": _ids(sizes)}
 
 
-def _labels(task: Task, sizes: InputSizes, made: dict[str, Any]) -> dict[str, Any]:
+def _labels(task: Task, sizes: Sizes, made: dict[str, Any]) -> dict[str, Any]:
     if task is Task.CONTRASTIVE:
         return {"return_loss": True}
     if task is Task.QUESTION_ANSWERING:
@@ -248,29 +241,29 @@ def _labels(task: Task, sizes: InputSizes, made: dict[str, Any]) -> dict[str, An
     return {"labels": _ids(sizes)}
 
 
-def _ids(sizes: InputSizes) -> Any:
-    return torch.zeros((sizes.batch, sizes.tokens), dtype=torch.int64)
+def _ids(sizes: Sizes) -> Any:
+    return torch.zeros((sizes.batch_size, sizes.seq_len), dtype=torch.int64)
 
 
-def _classes(sizes: InputSizes) -> Any:
-    return torch.zeros((sizes.batch,), dtype=torch.int64)
+def _classes(sizes: Sizes) -> Any:
+    return torch.zeros((sizes.batch_size,), dtype=torch.int64)
 
 
-def _images(vision: Any, sizes: InputSizes) -> Any:
+def _images(vision: Any, sizes: Sizes) -> Any:
     channels = getattr(vision, "num_channels", 3)
-    return torch.zeros(sizes.batch, channels, sizes.pixels, sizes.pixels)
+    return torch.zeros(sizes.batch_size, channels, sizes.image_size, sizes.image_size)
 
 
-def _spectrogram(configuration: Any, sizes: InputSizes) -> Any:
+def _spectrogram(configuration: Any, sizes: Sizes) -> Any:
     """Make what Whisper takes: bins of frequency by frames, two of which become one position."""
     bins = getattr(configuration, "num_mel_bins", None)
     positions = getattr(configuration, "max_source_positions", None)
     if bins is None or positions is None or configuration.model_type != "whisper":
         raise _refused(configuration, "speech other than Whisper's")
-    return torch.zeros(sizes.batch, bins, 2 * positions)
+    return torch.zeros(sizes.batch_size, bins, 2 * positions)
 
 
-def _image_and_text(network: Any, sizes: InputSizes) -> dict[str, Any]:
+def _image_and_text(network: Any, sizes: Sizes) -> dict[str, Any]:
     """Make one image for each sample, and its text behind as many placeholders as the image has features.
 
     Which tokens are placeholders decides shapes, so the tokens have values.
@@ -286,28 +279,28 @@ def _image_and_text(network: Any, sizes: InputSizes) -> dict[str, Any]:
     features = getattr(features, "pooler_output", features)
     parts = features if isinstance(features, (list, tuple)) else [features]
     width = configuration.get_text_config().hidden_size
-    places = sum(part.numel() for part in parts) // width // sizes.batch
-    ids = [[placeholder] * places + [placeholder - 1 or 1] * sizes.tokens] * sizes.batch
-    kinds = [[1] * places + [0] * sizes.tokens] * sizes.batch
+    places = sum(part.numel() for part in parts) // width // sizes.batch_size
+    ids = [[placeholder] * places + [placeholder - 1 or 1] * sizes.seq_len] * sizes.batch_size
+    kinds = [[1] * places + [0] * sizes.seq_len] * sizes.batch_size
     made = {"input_ids": _known(ids), **images}
     if hasattr(network.model, "get_rope_index"):  # positions in time, height and width, made with the batch
-        made["position_ids"] = torch.zeros((3, sizes.batch, places + sizes.tokens), dtype=torch.int64)
+        made["position_ids"] = torch.zeros((3, sizes.batch_size, places + sizes.seq_len), dtype=torch.int64)
     takes = inspect.signature(network.forward).parameters
     return made | {name: _known(kinds) for name in ("token_type_ids", "mm_token_type_ids") if name in takes}
 
 
-def _image_inputs(vision: Any, sizes: InputSizes) -> dict[str, Any]:
+def _image_inputs(vision: Any, sizes: Sizes) -> dict[str, Any]:
     """Make images as pixels, or as the patches of a grid where patches span frames (Qwen2-VL's form)."""
     if not hasattr(vision, "temporal_patch_size"):
         return {"pixel_values": _images(vision, sizes)}
-    side = sizes.pixels // vision.patch_size
+    side = sizes.image_size // vision.patch_size
     merged = getattr(vision, "spatial_merge_size", 1)
-    if side * vision.patch_size != sizes.pixels or side % merged:
-        raise ConfigError.at("--image-size", sizes.pixels, f"a multiple of {vision.patch_size * merged}")
+    if side * vision.patch_size != sizes.image_size or side % merged:
+        raise ConfigError.at("--image-size", sizes.image_size, f"a multiple of {vision.patch_size * merged}")
     channels = getattr(vision, "in_channels", 3)
     values = channels * vision.temporal_patch_size * vision.patch_size**2
-    patches = torch.zeros(sizes.batch * side * side, values)
-    return {"pixel_values": patches, "image_grid_thw": _known([[1, side, side]] * sizes.batch)}
+    patches = torch.zeros(sizes.batch_size * side * side, values)
+    return {"pixel_values": patches, "image_grid_thw": _known([[1, side, side]] * sizes.batch_size)}
 
 
 def _known(numbers: list[list[int]]) -> Any:

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from g10sim.analysis.gpus import GpuTimingSpec
-from g10sim.capture.attention import NAMESPACE
 from g10sim.capture.devices import CUDA, on_device, require_cuda, synchronize
+from g10sim.capture.fused import NAMESPACE
 from g10sim.capture.operators import launches_nothing
 from g10sim.capture.options import StepOptions
 from g10sim.capture.recorder import Keep, KernelDraft, Recorder
@@ -37,15 +37,13 @@ CALL = "g10sim call "
 
 
 class Call(NamedTuple):
-    """One operator of a step, and the time its kernels take on the device in each profiled step."""
+    """One operator of a step, and the time its kernels take on the device.
+
+    That is the median over the profiled steps, of two middle ones the lower.
+    """
 
     name: str
-    times_ns: tuple[int, ...]
-
-    @property
-    def time_ns(self) -> int:
-        """Median over the steps (of two middle ones the lower)."""
-        return median_low(self.times_ns)
+    time_ns: int
 
 
 def profiled_calls(profile: Profile) -> list[Call]:
@@ -60,28 +58,22 @@ def profiled_calls(profile: Profile) -> list[Call]:
         what = "step" if not steps else "device event"
         raise TraceError(f"{profile.path}: found no {what}; allowed: a profile of steps on a CUDA device")
     groups = _by_step(steps, calls)
-    called = [call.name.removeprefix(CALL).partition(" ")[2] for call in calls]
-    names = [[called[position] for position in group] for group in groups]
-    for number, found in enumerate(names):
-        if found != names[0]:
-            raise TraceError(
-                f"{profile.path}: found other operators in step {number} than in the first; "
-                "allowed: steps that run the same operators"
-            )
+    operators = [call.name.removeprefix(CALL).partition(" ")[2] for call in calls]
+    names = [[operators[position] for position in group] for group in groups]
+    for number, called in enumerate(names):
+        if called != names[0]:
+            found = f"other operators in step {number} than in the first"
+            raise TraceError.at(profile.path, found, "steps that run the same operators")
     times = [sum(event.duration_ns for event in events) for events in profile.device_times(calls)]
     rows = zip(*([times[position] for position in group] for group in groups), strict=True)
-    return [Call(name, tuple(row)) for name, row in zip(names[0], rows, strict=True)]
+    return [Call(name, median_low(row)) for name, row in zip(names[0], rows, strict=True)]
 
 
 def _by_step(steps: Sequence[Span], calls: Sequence[Span]) -> list[list[int]]:
     """Positions of the calls in each step; the backward pass may run on a separate thread."""
     starts = [step.start_ns for step in steps]
-    groups: list[list[int]] = [[] for _ in steps]
-    for position, call in enumerate(calls):
-        step = bisect_right(starts, call.start_ns) - 1
-        if step >= 0:
-            groups[step].append(position)
-    return groups
+    found = grouped((bisect_right(starts, call.start_ns), position) for position, call in enumerate(calls))
+    return [found.get(step, []) for step in range(1, len(steps) + 1)]
 
 
 def joined(recorded: Sequence[str], calls: Sequence[Call]) -> dict[int, int]:
@@ -148,17 +140,23 @@ def measured_times(
 
 
 def _whole_steps(make: Callable[[], Runnable], options: StepOptions) -> list[Call] | None:
-    with on_device(options):
+    """Return the operators of a step with their times; None where the device's memory is too small.
+
+    Raises TraceError as ``profiled_calls``.
+    """
+    with on_device(options), tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "profile.json"
         try:
             step = make()
+
+            def run() -> None:
+                for _ in range(options.steps):
+                    step.run()
+
+            profile_steps(run, path)
         except torch.OutOfMemoryError:
             return None
-
-        def run() -> None:
-            for _ in range(options.steps):
-                step.run()
-
-        return measured_calls(run)
+        return profiled_calls(read_profile(path))
 
 
 def kernel_times(
@@ -247,20 +245,6 @@ def profile_steps(run: Callable[[], None], path: Path, *, device: str = CUDA) ->
                 run()
             synchronize(device)
     recorded.export_chrome_trace(str(path))
-
-
-def measured_calls(run: Callable[[], None]) -> list[Call] | None:
-    """Return the operators of a step with their times; None where the device's memory is too small.
-
-    Raises TraceError as ``profiled_calls``.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "profile.json"
-        try:
-            profile_steps(run, path)
-        except torch.OutOfMemoryError:
-            return None
-        return profiled_calls(read_profile(path))
 
 
 def benchmarked(calls: Sequence[RecordedCall], *, device: str = CUDA) -> dict[int, int]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from re import fullmatch
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
-from g10sim.capture.fused import recurrent_backward_flops, recurrent_flops, waiting_steps
+from g10sim.capture import fused
 from g10sim.importers.operations import ALLOCATIONS, aten, short_name
 from g10sim.trace.work import COMPUTING, NumberFormat, OperatorClass
 
@@ -180,11 +179,6 @@ def _formula(func: Any) -> Formula | None:
     return found
 
 
-def was_called(func: Any) -> bool:
-    """Return True if a program calls an operator on a device: not those of PyTorch about itself."""
-    return func.namespace not in ("prim", "profiler")
-
-
 def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """Count floating-point operations (a multiply-add is two) of one call; 0 for operators that move bytes.
 
@@ -195,7 +189,7 @@ def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     if kind not in COMPUTING:
         return 0
     name = short_name(func._schema.name)
-    if func.namespace == NAMESPACE:
+    if func.namespace == fused.NAMESPACE:
         return int(_OWN_FLOPS[name](*args, **kwargs))
     is_product = kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL)
     times = 4 if is_product and result.is_complex() else 1
@@ -211,21 +205,21 @@ def sizes_of(func: Any, args: Sequence[Any]) -> dict[str, int]:
     name = short_name(func._schema.name)
     if name in _CONVOLUTION_ARGUMENTS:
         return _convolution_sizes(args[_CONVOLUTION_ARGUMENTS[name] :])
-    if func.namespace == NAMESPACE and name.startswith("attention"):
+    if func.namespace == fused.NAMESPACE and name.startswith("attention"):
         query, key, _ = args[name.endswith("_backward") :][:3]
         causal = int(bool(args[-2]))
         return {"keys": int(key.shape[-2]), "head": int(query.shape[-1]), "causal": causal}
     if name in _WAYS:
         sequence, states = args[name.endswith("_backward") :][:2]
-        return {"steps": waiting_steps(sequence, states, args[_WAYS[name]])}
+        return {"steps": fused.waiting_steps(sequence, states, args[_WAYS[name]])}
     return {}
 
 
 _OWN_FLOPS: Mapping[str, Formula] = {
-    "attention": attention_flops,
-    "attention_backward": attention_backward_flops,
-    "recurrent": recurrent_flops,
-    "recurrent_backward": recurrent_backward_flops,
+    "attention": fused.attention_flops,
+    "attention_backward": fused.attention_backward_flops,
+    "recurrent": fused.recurrent_flops,
+    "recurrent_backward": fused.recurrent_backward_flops,
 }
 _WAYS = {"recurrent": 4, "recurrent_backward": 7}
 """Positions of the number of directions of recurrent layers."""
@@ -262,7 +256,7 @@ def has_known_cost(func: Any) -> bool:
     found = operator_class(func)
     if found is OperatorClass.OTHER:
         return False
-    named = short_name(func._schema.name).removesuffix("_") in FORMULAS or func.namespace == NAMESPACE
+    named = short_name(func._schema.name).removesuffix("_") in FORMULAS or func.namespace == fused.NAMESPACE
     return found not in COMPUTING or named or _formula(func) is not None
 
 
@@ -321,18 +315,20 @@ MOST_TENSORS = (110, 64, 48, 36, 30)
 CONVOLUTION_GRADIENTS = "aten::convolution_backward"
 _GRADIENT, _INPUT, _WEIGHT, _TRANSPOSED = 0, 1, 2, 7
 """Positions of arguments of ``aten::convolution_backward``."""
-_PARTS = (
-    ("input", _WEIGHT, OperatorClass.CONVOLUTION),
-    ("weight", _INPUT, OperatorClass.CONVOLUTION),
-    ("bias", None, OperatorClass.REDUCTION),
+GRADIENT_PARTS = (
+    ("input", (_GRADIENT, _WEIGHT), OperatorClass.CONVOLUTION),
+    ("weight", (_GRADIENT, _INPUT), OperatorClass.CONVOLUTION),
+    ("bias", (_GRADIENT,), OperatorClass.REDUCTION),
 )
+"""Its results: for what they are, positions of the arguments that each is made from, and its class.
+
+PyTorch calls cuDNN once for the input and once for the weight and sums up the bias
+(aten/src/ATen/native/Convolution.cpp, ``convolution_backward``).
+"""
 
 
-class ListPart(NamedTuple):
-    """Elements of one tensor of each list that a launch works on."""
-
-    position: int
-    elements: int
+ListPart: TypeAlias = tuple[int, int]
+"""Position of a tensor in each list, and its elements that a launch works on."""
 
 
 def launches(elements: Sequence[int], lists: int) -> Iterator[tuple[ListPart, ...]]:
@@ -351,7 +347,7 @@ def launches(elements: Sequence[int], lists: int) -> Iterator[tuple[ListPart, ..
             taken = min(left, (MOST_BLOCKS - blocks) * CHUNK_ELEMENTS)
             blocks += -(-taken // CHUNK_ELEMENTS)
             left -= taken
-            parts.append(ListPart(position, taken))
+            parts.append((position, taken))
             if blocks == MOST_BLOCKS or (len(parts) == most_tensors and not left):
                 yield tuple(parts)
                 parts, blocks = [], 0
@@ -359,17 +355,7 @@ def launches(elements: Sequence[int], lists: int) -> Iterator[tuple[ListPart, ..
         yield tuple(parts)
 
 
-class GradientPart(NamedTuple):
-    """One kernel: its name and class, the tensors it reads, the one it writes, and its FLOPs."""
-
-    name: str
-    operator_class: OperatorClass
-    reads: tuple[Any, ...]
-    written: Any
-    flops: int
-
-
-def _gradient_flops(args: Sequence[Any]) -> int:
+def gradient_flops(args: Sequence[Any]) -> int:
     """Count the gradient of a convolution's input, or of its weight: each as much as the convolution itself.
 
     Each element of the smaller side (the output, or the input of a transposed one) meets all weights of one
@@ -378,19 +364,3 @@ def _gradient_flops(args: Sequence[Any]) -> int:
     side = args[_INPUT if args[_TRANSPOSED] else _GRADIENT]
     weight = args[_WEIGHT]
     return int(2 * side.numel() * (weight.numel() // weight.shape[0]))
-
-
-def convolution_gradients(func: Any, args: Sequence[Any], result: Sequence[Any]) -> list[GradientPart]:
-    """Split ``aten::convolution_backward`` into the requested gradients of input, weight and bias.
-
-    PyTorch calls cuDNN once for the input and once for the weight and sums up the bias
-    (aten/src/ATen/native/Convolution.cpp, ``convolution_backward``).
-    """
-    parts = []
-    for (name, other, kind), written in zip(_PARTS, result, strict=True):
-        if written is None:
-            continue
-        flops = _gradient_flops(args) if kind is OperatorClass.CONVOLUTION else 0
-        reads = (args[_GRADIENT],) if other is None else (args[_GRADIENT], args[other])
-        parts.append(GradientPart(f"convolution_backward_{name}", kind, reads, written, flops))
-    return parts

@@ -175,11 +175,6 @@ class StepOptions(Spec):
         name = (self.routing or _UNIFORM).partition(":")[0]
         return None if name in (_UNIFORM, _ZIPF, GROUPED) else self.routing
 
-    @property
-    def is_fused(self) -> bool:
-        """Return True if one kernel does all of the optimizer's operations on some tensors."""
-        return self.optimizer_form != "foreach"
-
     def check_gpu(self, name: str, formats: Collection[str]) -> None:
         """Raise ConfigError where a GPU has no peak rate for the format of the step."""
         choices = {"dtype": get_args(Dtype), "autocast": get_args(Autocast)}
@@ -217,15 +212,14 @@ def flag(option: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Samples in a step, tokens in a sample, height and width of an image in pixels; None: the model's."""
+    """Samples in a step, tokens in a sample, height and width of an image in pixels; 0: the model's."""
 
     batch_size: int
-    seq_len: int | None = None
-    image_size: int | None = None
+    seq_len: int = 0
+    image_size: int = 0
 
     def check(self, source: str, kind: Literal["images", "text"]) -> None:
         """Raise ConfigError where a model of images is given a length of text, or one of text an image's."""
         wrong, right = ("seq_len", "image_size") if kind == "images" else ("image_size", "seq_len")
-        found = getattr(self, wrong)
-        if found is not None:
+        if found := getattr(self, wrong):
             raise ConfigError.at(source, f"{flag(wrong)} {found} for a model of {kind}", flag(right))

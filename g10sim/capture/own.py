@@ -48,10 +48,8 @@ class OwnStep:
         made = steps.made
         for name in _ITS_OWN:
             if found := getattr(options, name):
-                raise ConfigError(
-                    f"{flag(name)}: found {found}, but {place(made)} is a step of its own; "
-                    f"allowed: only what {', '.join(map(flag, _TAKEN))} say"
-                )
+                allowed = f"only what {', '.join(map(flag, _TAKEN))} say"
+                raise ConfigError.at(flag(name), f"{found}, but {place(made)} is a step of its own", allowed)
         self.batch_size = steps.batch_size
         self._made = made
         self._options = options
@@ -76,11 +74,9 @@ class OwnStep:
             if not inspect.isgenerator(self._made):
                 self._made()
             elif next(self._made, _ENDED) is _ENDED:
-                raise ConfigError(
-                    f"{place(self._made)}: found a generator that ended after {self._done} steps; allowed: "
-                    f"one that yields after each of {self._options.steps + 1} steps (the first is not "
-                    "recorded)"
-                )
+                found = f"a generator that ended after {self._done} steps"
+                each = f"after each of {self._options.steps + 1} steps (the first is not recorded)"
+                raise ConfigError.at(place(self._made), found, f"one that yields {each}")
         self._done += 1
 
     @property

@@ -97,6 +97,8 @@ class KernelDraft(KernelCost):
         )
 
 
+_ABOUT_ITSELF = ("prim", "profiler")
+"""Operators of PyTorch that no program calls on a device."""
 Keep = Callable[[Any, Any, Any], None]
 """Is called with an operator and its arguments."""
 
@@ -199,7 +201,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for tensor in outputs:
             self._record_of(tensor, phase)
         name = func._schema.name
-        self._issued += operators.was_called(func)
+        self._issued += func.namespace not in _ABOUT_ITSELF
         if operators.launches_nothing(func):
             return result
         self.calls.append(name)
@@ -303,15 +305,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._emit(draft)
 
     def _record_convolution_gradients(self, func: Any, args: Any, result: Any, layer: Layer) -> None:
-        for part in operators.convolution_gradients(func, args, result):
-            draft = self._draft(func, layer, part.reads)
-            draft.operator, draft.operator_class, draft.flops = part.name, part.operator_class, part.flops
-            if part.flops:
+        """Record a kernel for each gradient that is asked for."""
+        for (name, positions, kind), written in zip(operators.GRADIENT_PARTS, result, strict=True):
+            if written is None:
+                continue
+            reads = [args[position] for position in positions]
+            draft = self._draft(func, layer, reads)
+            draft.operator, draft.operator_class = f"convolution_backward_{name}", kind
+            draft.flops = operators.gradient_flops(args) if kind in COMPUTING else 0
+            if draft.flops:
                 draft.note(operators.sizes_of(func, args))
-            draft.products = operators.products_per_element(part.flops, part.written)
-            for tensor in part.reads:
+            draft.products = operators.products_per_element(draft.flops, written)
+            for tensor in reads:
                 self._read(draft, tensor, moved.touched_bytes(tensor), pure=False)
-            self._write(draft, part.written, moved.touched_bytes(part.written))
+            self._write(draft, written, moved.touched_bytes(written))
             self._emit(draft)
 
     def _record_lists(self, func: Any, args: Any, kwargs: Any, result: Any, layer: Layer) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
 from g10sim.capture.generation import KernelTemplate, Reference, StepTemplate
+from g10sim.grouping import grouped
 from g10sim.trace.model import Kernel, Tensor, Trace
 from g10sim.trace.repetition import Block, joined, shifted
 
@@ -97,14 +98,9 @@ class Steps:
 
     def _layout(self, period: int, units: int) -> Layout | None:
         owners = self._owners(period)
-        rows: list[list[Key]] = [[] for _ in range(units)]
-        apart = []
-        for key in self.tensors:
-            owner = owners.get(key, _NO_UNIT)
-            if owner == _NO_UNIT:
-                apart.append(key)
-            else:
-                rows[owner].append(key)
+        found = grouped((owners.get(key), key) for key in self.tensors)
+        apart = found.get(None, [])
+        rows = [found.get(unit, []) for unit in range(units)]
         shapes = [[self._shape(key) for key in row] for row in rows]
         return Layout(apart, rows, period) if all(shape == shapes[0] for shape in shapes) else None
 
@@ -112,24 +108,21 @@ class Steps:
         found = self.tensors[key]
         return key[0], found.size_bytes, found.kind, found.persistent
 
-    def _owners(self, period: int) -> dict[Key, int]:
-        """Return the unit that makes each tensor, or alone uses a lasting one."""
-        owners: dict[Key, int] = {}
+    def _owners(self, period: int) -> dict[Key, int | None]:
+        """Return the unit that makes each tensor, or alone uses a lasting one; None for no unit."""
+        owners: dict[Key, int | None] = {}
         for number, step in enumerate(self.steps):
             for kernel in step.kernels:
                 layer = _layer(kernel.cost.layer.path)
-                unit = _NO_UNIT if layer is None else layer // period
+                unit = None if layer is None else layer // period
                 for reference in (*kernel.reads, *kernel.writes):
                     key = self.key(number, reference)
                     if reference.steps_ago < 0 and owners.setdefault(key, unit) != unit:
-                        owners[key] = _NO_UNIT
+                        owners[key] = None
                 for reference in kernel.writes:
                     if reference.steps_ago == 0:
                         owners.setdefault(self.key(number, reference), unit)
         return owners
-
-
-_NO_UNIT = -1
 
 
 class Writer:

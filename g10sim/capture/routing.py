@@ -218,10 +218,9 @@ class RoutingMode(ValuedMode):
             raise ConfigError(f"{place}: found {len(self._given)} rows; allowed: one for each router")
         row = self._given[router]
         if len(row) != experts or sum(row) != tokens * chosen or max(row) > tokens:
-            raise ConfigError(
-                f"{place}: found {len(row)} experts, {sum(row)} tokens, at most {max(row)} in one; "
-                f"allowed: {experts} experts, {tokens * chosen} tokens, at most {tokens} in one"
-            )
+            found = f"{len(row)} experts, {sum(row)} tokens, at most {max(row)} in one"
+            allowed = f"{experts} experts, {tokens * chosen} tokens, at most {tokens} in one"
+            raise ConfigError.at(place, found, allowed)
         return np.array(row, dtype=np.int64)
 
 

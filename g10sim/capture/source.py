@@ -145,7 +145,7 @@ def torchvision_builder(name: str, sizes: Sizes, _: StepOptions, __: Sequence[st
 
     def network() -> Any:
         # Models with learned positions are built for one size; no other builder knows the keyword.
-        fixed = {} if sizes.image_size is None else {"image_size": pixels}
+        fixed = {"image_size": pixels} if sizes.image_size else {}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The default weight initialization", FutureWarning)
             try:
@@ -248,7 +248,8 @@ def find_source(source: str, how: StepOptions, settings: Sequence[str] = (), **s
         batch_size = sizes["batch_size"] or _DEFAULT_BATCH_SIZE
         require(library)
         builder = resolve_name(f"g10sim.capture.{function}")
-        build = builder(name, Sizes(batch_size, sizes["seq_len"], sizes["image_size"]), how, settings)
+        given = Sizes(batch_size, sizes["seq_len"] or 0, sizes["image_size"] or 0)
+        build = builder(name, given, how, settings)
         model = "-".join(filter(None, (name, how.precision)))
         return Found(build, model, batch_size, {library: version(library)})
     splits_experts = how.routing not in (None, GROUPED)
@@ -291,10 +292,9 @@ def _function_builder(source: str, options: dict[str, Any], *, splits_experts: b
         raise ConfigError(f"{source}: found no signature ({error}); allowed: a Python function") from error
     for name in SIZES:
         if options[name] is not None and name not in parameters:
-            raise ConfigError(
-                f"{flag(name)}: found {options[name]}, but {source} has no parameter '{name}'; "
-                f"allowed: {choices_text(set(options) & set(parameters)) or 'no such option'}"
-            )
+            found = f"{options[name]}, but {source} has no parameter '{name}'"
+            allowed = choices_text(set(options) & set(parameters)) or "no such option"
+            raise ConfigError.at(flag(name), found, allowed)
     given = {name: value for name, value in options.items() if value is not None and name in parameters}
     default = parameters["batch_size"].default if "batch_size" in parameters else 1
 
@@ -338,9 +338,7 @@ def _function(source: str) -> Callable[..., Any]:
             raise refusal(error, source, "importing the module") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        found = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise ConfigError(
-            f"{source}: found no function '{function_name}'{nearest(function_name, found)}; "
-            f"allowed: {choices_text(found) or 'a module with a function'}"
-        )
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        found = f"no function '{function_name}'{nearest(function_name, names)}"
+        raise ConfigError.at(source, found, choices_text(names) or "a module with a function")
     return function  # type: ignore[no-any-return]

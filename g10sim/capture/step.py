@@ -14,9 +14,8 @@ import torch
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu, timed
 from g10sim.analysis.throughput import FLOPS_BY_FORMAT, unusual_formats
-from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.devices import ONE_BY_ONE, fake_device, known_values, require_cuda, uncompiled
-from g10sim.capture.following import micro_batches
+from g10sim.capture.fused import one_sequence_a_sample
 from g10sim.capture.generation import Generation
 from g10sim.capture.lifetimes import hold_what_nodes_keep, hold_what_outlives, keep_what_grows
 from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
@@ -28,7 +27,7 @@ from g10sim.capture.refusal import refusal
 from g10sim.capture.repeated_layers import generated_trace
 from g10sim.capture.workload import Model, Step
 from g10sim.errors import ConfigError
-from g10sim.trace.model import Kernel, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 _POOLING, _POOLING_BACKWARD = "max_pool2d_with_indices", "max_pool2d_with_indices_backward"
 
@@ -159,6 +158,31 @@ def assemble(
         counts = Counter(kernel.time_source.value for kernel in trace.kernels)
         found["time_source"] = ", ".join(f"{source} x{count}" for source, count in counts.most_common())
     return replace(trace, origin={**trace.origin, **found})
+
+
+def micro_batches(kernels: Sequence[KernelDraft]) -> list[int]:
+    """Return the micro-batch of each kernel, from 1 in each update of the weights; 0 without accumulation.
+
+    A micro-batch is a forward pass after another ``backward`` without an update between the two, and what
+    follows until the next. The kernels of the optimizer belong to none.
+    """
+    found: list[int] = []
+    since = number = passes = 0
+    before = Phase.OPTIMIZER
+    for position, kernel in enumerate(kernels):
+        if kernel.phase is Phase.FORWARD and before is Phase.OPTIMIZER:
+            found[since:] = _if_several(found[since:])
+            since, number, passes = position, 1, kernel.passes
+        elif kernel.phase is Phase.FORWARD and kernel.passes != passes:
+            number, passes = number + 1, kernel.passes
+        found.append(0 if kernel.phase is Phase.OPTIMIZER else number)
+        before = kernel.phase
+    found[since:] = _if_several(found[since:])
+    return found
+
+
+def _if_several(numbers: list[int]) -> list[int]:
+    return numbers if max(numbers, default=0) > 1 else [0] * len(numbers)
 
 
 def tensor_numbers(recorder: Recorder) -> dict[StorageRecord, int]:

@@ -127,7 +127,7 @@ class Step:
         if options.activation_checkpointing:
             _checkpoint_blocks(self.network)
         # Both forms work on lists of tensors, as on CUDA devices; the default of CPUs is a loop over tensors.
-        settings: dict[str, Any] = {"lr": _LEARNING_RATE, "fused" if options.is_fused else "foreach": True}
+        settings: dict[str, Any] = {"lr": _LEARNING_RATE, options.optimizer_form or "fused": True}
         if options.momentum is not None:
             settings["momentum"] = options.momentum
         if options.master_weights:

@@ -16,7 +16,7 @@ from g10sim.grouping import grouped
 from g10sim.importers.account import KEY, Account, account_of
 from g10sim.trace.format import trace_hash
 from g10sim.trace.model import TensorKind, Trace
-from g10sim.trace.repetition import counted, each
+from g10sim.trace.repetition import each
 from g10sim.units import format_bytes
 
 PRICED_COLUMNS = ("class of operators", "priced by", "kernels", "time", "of time", "of FLOPs", "of bytes")
@@ -89,7 +89,7 @@ def priced_rows(trace: Trace) -> Iterator[tuple[str, ...]]:
 def prices(trace: Trace) -> dict[tuple[str, str], Counter[str]]:
     """Return kernels, ticks, FLOPs and bytes by class of operators and source of times, the slowest first."""
     classes: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for (name, source, *amounts), times in counted(trace.kernels, _PRICE).items():
+    for (name, source, *amounts), times in Counter(each(trace.kernels, _PRICE)).items():
         pairs = zip(_PRICED, (1, *amounts), strict=True)
         classes[name or "not told", source.value].update({key: times * amount for key, amount in pairs})
     return dict(sorted(classes.items(), key=lambda item: -item[1]["duration"]))
@@ -114,7 +114,7 @@ def facts(trace: Trace, memories: Sequence[tuple[str, int, int]], pool: int | No
         "batch_size": trace.batch_size,
         "sha256": trace_hash(trace),
         "ticks_per_second": trace.ticks_per_second,
-        "kernels": counted(trace.kernels, attrgetter("phase.value")),
+        "kernels": Counter(each(trace.kernels, attrgetter("phase.value"))),
         "compute_seconds": work.seconds if trace.is_timed else None,
         "footprint_bytes": footprint_bytes(trace),
         "most_alive": {"bytes": int(live.max()), "kernel": int(live.argmax())},

@@ -11,8 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from g10sim.analysis.gpus import GpuTimingSpec, load_gpu
-from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.devices import fake_device, known_values
+from g10sim.capture.fused import one_sequence_a_sample
 from g10sim.capture.options import StepOptions
 from g10sim.capture.own import OwnStep
 from g10sim.capture.recorder import Recorder, StorageRecord

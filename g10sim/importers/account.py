@@ -138,7 +138,7 @@ class Account:
     def warnings(self) -> Iterator[str]:
         """Yield what a reader must know: time left out above 1 %, bytes that differ, and the notes."""
         if self.share_left_out > _WARNED:
-            yield self._left_out_text()
+            yield self.left_out_text
         for one in self.memory:
             if one.is_told:
                 yield (
@@ -147,19 +147,13 @@ class Account:
                 )
         yield from self.notes
 
-    def _left_out_text(self) -> str:
+    @property
+    def left_out_text(self) -> str:
+        """Share and times that are left out, in words."""
         times = _falling(self.left_out)
         reasons = ", ".join(f"{reason} ({rounded_seconds(ns * _NANOSECONDS)})" for reason, ns in times)
         whole = rounded_seconds(self.step_ns * _NANOSECONDS)
         return f"{self.share_left_out:.1%} of the step's device time ({whole}) is left out: {reasons}"
-
-    def refuse_gaps(self, place: str, *, partial: bool) -> None:
-        """Raise TraceError where more than 20 % of the device time is left out, unless ``partial``."""
-        if self.share_left_out > _REFUSED and not partial:
-            raise TraceError(
-                f"{place}: {self._left_out_text()}; allowed: at most {_REFUSED:.0%}, "
-                "or --partial to import the rest"
-            )
 
 
 _READER = TypeAdapter(Account)
@@ -170,8 +164,13 @@ def _falling(times: Mapping[str, int]) -> Iterable[tuple[str, int]]:
 
 
 def accounted(trace: Trace, account: Account, path: Path, *, partial: bool) -> Trace:
-    """Return the trace with the account in its origin. Raises TraceError where too much is left out."""
-    account.refuse_gaps(str(path), partial=partial)
+    """Return the trace with the account in its origin.
+
+    Raises TraceError where more than 20 % of the device time is left out, unless ``partial``.
+    """
+    if account.share_left_out > _REFUSED and not partial:
+        allowed = f"at most {_REFUSED:.0%}, or --partial to import the rest"
+        raise TraceError(f"{path}: {account.left_out_text}; allowed: {allowed}")
     text = _READER.dump_json(account).decode()
     return replace(trace, origin={**trace.origin, KEY: text})
 

@@ -64,20 +64,17 @@ def import_execution_trace(
     kernels = _kernels(chosen)
     if not kernels:
         raise TraceError(f"{path}: found no operator that writes a tensor; allowed: {WHAT} of a step")
-    drafts = _drafts(kernels, nodes, name)
-    operations = [operation for _, operation in drafts]
+    operations = [_operation(node, nodes, name) for node in kernels]
     forget_reads_of_nothing(operations)
     source = TimeSource.BYTES if profile is None else TimeSource.MEASURED
     if profile is not None:
         profile.refuse_without_device(is_used=name != HOST)
-        found = _measured(path, drafts, profile, account)
-        operations = idle_between(found, account, keep_gaps=keep_gaps)
+        drafts = _measured(path, kernels, operations, profile, account)
+        operations = idle_between(drafts, account, keep_gaps=keep_gaps)
     elif price is not None:
         _price(operations, price, account)
     else:
         raise TraceError.at(path, "no times", "a profile of the same run, or a GPU to price bytes")
-    for operation in operations:
-        operation.time_source = source
     _tell_others(chosen.values(), name, account)
     _tell_collectives(chosen.values(), account, is_priced=profile is None)
     if name == HOST and any(node.name.startswith(COMPILED) for node in chosen.values()):
@@ -85,8 +82,8 @@ def import_execution_trace(
             "kernels of compiled functions on the CPU are not recorded: the trace lacks them"
         )
     account.facts.append(f"step: {words}")
-    origin = {"source": "PyTorch execution trace", "time_source": source.value, "step": words}
-    trace = build_trace(operations, path, model, batch_size, origin, by_hand=by_hand)
+    origin = {"source": "PyTorch execution trace", "step": words}
+    trace = build_trace(operations, path, model, batch_size, origin, time_source=source, by_hand=by_hand)
     return accounted(trace, account, path, partial=partial)
 
 
@@ -162,17 +159,13 @@ def _kernels(nodes: Mapping[int, Node]) -> list[Node]:
     return sorted((node for found in working.values() for node in found), key=lambda node: node.id)
 
 
-def _drafts(kernels: Sequence[Node], nodes: Mapping[int, Node], device: str) -> list[tuple[Node, Operation]]:
-    """Make the operations of the kernels; those that only use tensors of the host run on the CPU."""
-    found = []
-    for node in kernels:
-        phase = phase_of([parent.name for parent in parents_of(node, nodes)])
-        operation = Operation(short_name(node.name), phase, node.reads, node.writes)
-        used = {one.device for one in (*node.arguments, *node.outputs)}
-        if device != HOST and device not in used:
-            operation.device = Device.CPU
-        found.append((node, operation))
-    return found
+def _operation(node: Node, nodes: Mapping[int, Node], device: str) -> Operation:
+    """Make the operation of a kernel; one that only uses tensors of the host runs on the CPU."""
+    phase = phase_of([parent.name for parent in parents_of(node, nodes)])
+    operation = Operation(short_name(node.name), phase, node.reads, node.writes)
+    if device not in {HOST, *(one.device for one in (*node.arguments, *node.outputs))}:
+        operation.device = Device.CPU
+    return operation
 
 
 def _price(operations: Sequence[Operation], price: Price, account: Account) -> None:
@@ -189,22 +182,22 @@ def _price(operations: Sequence[Operation], price: Price, account: Account) -> N
 
 
 def _measured(
-    path: Path, kernels: Sequence[tuple[Node, Operation]], profile: Profile, account: Account
+    path: Path, kernels: Sequence[Node], operations: Sequence[Operation], profile: Profile, account: Account
 ) -> list[Draft]:
     """Set times from a profile: of device events, or the operators' own where there is no device."""
     numbers = ((span.args.get("Record function id"), span) for span in profile.operators)
     spans = {number: span for number, span in numbers if type(number) is int}
-    missing = [
-        node for node, _ in kernels
-        if (span := spans.get(node.function_id)) is None or span.name != node.name
-    ]  # fmt: skip
+    names = {number: span.name for number, span in spans.items()}
+    missing = [node for node in kernels if names.get(node.function_id) != node.name]
     if missing:
         raise TraceError(f"{profile.path}: {_missing_text(path, missing, len(kernels), bool(spans))}")
-    drafts = [Draft(spans[node.function_id], [], operation) for node, operation in kernels]
-    owners = [draft.span for draft in drafts]
+    owners = [spans[node.function_id] for node in kernels]
+    drafts = [
+        Draft(owner, [], operation, events)
+        for owner, operation, events in zip(owners, operations, profile.device_times(owners), strict=True)
+    ]
     start, end = min(span.start_ns for span in owners), max(span.end_ns for span in owners)
-    for draft, events in zip(drafts, profile.device_times(owners), strict=True):
-        draft.events = events
+    for draft in drafts:
         if not profile.device or draft.operation.device is Device.CPU:
             draft.operation.duration_ns = draft.span.duration_ns
     if not profile.device:

@@ -8,12 +8,13 @@ workload, and often the profiled kernel times ``cudnnBATCH.txt`` (data resident)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from g10sim.errors import TraceError
+from g10sim.grouping import grouped
 from g10sim.text import shown
 from g10sim.trace.check import check_trace
 from g10sim.trace.jsonlines import decode_text, read_lines
@@ -48,15 +49,12 @@ def import_gpg(directory: str | Path, model: str | None = None, batch_size: int 
     place = directory.resolve()
     if batch_size is None:
         if not re.fullmatch(r"[1-9]\d{0,17}", place.name, re.ASCII):
-            raise TraceError(
-                f"{directory}: found no batch size in the directory's name; "
-                "allowed: a directory MODEL/BATCH, or the batch size as an option"
-            )
+            allowed = "a directory MODEL/BATCH, or the batch size as an option"
+            raise TraceError.at(directory, "no batch size in the directory's name", allowed)
         batch_size = int(place.name)
     entries, known = _read_tensors(_find(directory, "tensors.config"))
-    made = _read_kernels(_find(directory, "kernels.config"), known)
-    profiles = _fault_profiles([duration for duration, _ in made], directory, batch_size)
-    kernels = [make(fault_profile=profile) for (_, make), profile in zip(made, profiles, strict=True)]
+    kernels = _read_kernels(_find(directory, "kernels.config"), known)
+    kernels = _with_fault_profiles(kernels, directory, batch_size)
     kinds = _tensor_kinds([is_global for is_global, _ in entries], kernels)
     tensors = tuple(
         Tensor(index, f"tensor{index}", size_bytes, kinds[index], is_global)
@@ -128,13 +126,10 @@ def _read_tensors(path: Path) -> tuple[list[tuple[bool, int]], dict[str, int]]:
     return entries, known
 
 
-def _read_kernels(path: Path, known: Mapping[str, int]) -> list[tuple[int, Callable[..., Kernel]]]:
-    """Read ``kernels.config``: for every kernel its name, parent, time, shape (CNNs only) and tensors.
-
-    Returns the time of each, and what makes it of its fault profile.
-    """
+def _read_kernels(path: Path, known: Mapping[str, int]) -> list[Kernel]:
+    """Read ``kernels.config``: for every kernel its name, parent, time, shape (CNNs only) and tensors."""
     lines = _Lines(path)
-    kernels: list[tuple[int, Callable[..., Kernel]]] = []
+    kernels: list[Kernel] = []
     for text in lines.texts:
         match = _KERNEL.fullmatch(text)
         if match is None or int(match[1]) != len(kernels):
@@ -143,9 +138,7 @@ def _read_kernels(path: Path, known: Mapping[str, int]) -> list[tuple[int, Calla
     return kernels
 
 
-def _read_kernel(
-    lines: _Lines, number: int, name: str, known: Mapping[str, int]
-) -> tuple[int, Callable[..., Kernel]]:
+def _read_kernel(lines: _Lines, number: int, name: str, known: Mapping[str, int]) -> Kernel:
     layer = layer_type = ""
     duration: int | None = None
     while (text := lines.next_of(number)) != "Input Tensors:" or duration is None:
@@ -160,8 +153,7 @@ def _read_kernel(
             )
             lines.fail(shown(text), allowed)
     inputs, outputs = _read_references(lines, number, known)
-    facts = number, name, duration, inputs, outputs, _phase(name), layer, layer_type
-    return duration, partial(Kernel, *facts)
+    return Kernel(number, name, duration, inputs, outputs, _phase(name), layer, layer_type)
 
 
 def _read_references(
@@ -205,23 +197,23 @@ def _phase(name: str) -> Phase:
     return Phase.OTHER
 
 
-def _fault_profiles(
-    durations: Sequence[int], directory: Path, batch_size: int
-) -> Sequence[FaultProfile | None]:
+def _with_fault_profiles(kernels: list[Kernel], directory: Path, batch_size: int) -> list[Kernel]:
+    """Return the kernels with their fault profiles where both files of times are there."""
     names = (f"cudnn{batch_size}InputPF.txt", f"cudnn{batch_size}PF.txt")
     paths = [_find_optional(directory, name) for name in names]
     if paths == [None, None]:
-        return [None] * len(durations)
+        return kernels
     for path, name in zip(paths, names, strict=True):
         if path is None:
             raise TraceError.at(directory, "only one page-fault time file", f"{name} as well, or neither")
-    outputs, everything = (_read_times(path, len(durations)) for path in paths if path is not None)
-    return list(map(_fault_profile, durations, outputs, everything))
+    outputs, everything = (_read_times(path, len(kernels)) for path in paths if path is not None)
+    return list(map(_with_fault_profile, kernels, outputs, everything))
 
 
-def _fault_profile(duration: int, outputs_faulting: int, all_faulting: int) -> FaultProfile:
-    outputs_faulting = max(outputs_faulting, duration)
-    return FaultProfile(outputs_faulting, max(all_faulting, outputs_faulting))
+def _with_fault_profile(kernel: Kernel, outputs_faulting: int, all_faulting: int) -> Kernel:
+    outputs_faulting = max(outputs_faulting, kernel.duration)
+    profile = FaultProfile(outputs_faulting, max(all_faulting, outputs_faulting))
+    return replace(kernel, fault_profile=profile)
 
 
 def _read_times(path: Path, num_kernels: int) -> list[int]:
@@ -256,40 +248,36 @@ def _tensor_kinds(is_global: Sequence[bool], kernels: Sequence[Kernel]) -> list[
     - activation: written first in the forward pass and read by some kernel;
     - temporary: everything else (gradients of activations, statistics that nothing reads).
     """
-    use = _Use(len(is_global), kernels)
-    first_workspace = len(is_global) - _num_workspaces(is_global, use)
-    kinds = map(use.kind, range(first_workspace))
-    every = [*kinds, *[TensorKind.WORKSPACE] * (len(is_global) - first_workspace)]
+    writers = grouped((tensor, kernel) for kernel in kernels for tensor in kernel.outputs)
+    readers = grouped((tensor, kernel) for kernel in kernels for tensor in kernel.inputs)
+    uses = [_Use(writers.get(tensor, []), readers.get(tensor, [])) for tensor in range(len(is_global))]
+    first_workspace = len(is_global) - _num_workspaces(is_global, uses)
+    every = [*map(_kind, uses[:first_workspace]), *[TensorKind.WORKSPACE] * (len(uses) - first_workspace)]
     return [TensorKind.WEIGHT if weight else kind for weight, kind in zip(is_global, every, strict=True)]
 
 
-class _Use:
-    """Kernels that write and read each tensor, in launch order."""
+class _Use(NamedTuple):
+    """Kernels that write and read a tensor, in launch order."""
 
-    def __init__(self, num_tensors: int, kernels: Sequence[Kernel]) -> None:
-        self.writers: list[list[Kernel]] = [[] for _ in range(num_tensors)]
-        self.readers: list[list[Kernel]] = [[] for _ in range(num_tensors)]
-        for kernel in kernels:
-            for tensor in kernel.inputs:
-                self.readers[tensor].append(kernel)
-            for tensor in kernel.outputs:
-                self.writers[tensor].append(kernel)
-
-    def kind(self, tensor: int) -> TensorKind:
-        """Kind of a tensor that is neither weight nor workspace."""
-        writers, readers = self.writers[tensor], self.readers[tensor]
-        if readers and (not writers or readers[0].id <= writers[0].id):
-            return TensorKind.INPUT
-        if writers and writers[0].name.startswith(_LOAD_DATA):
-            return TensorKind.INPUT
-        if writers and readers and writers[0].phase is Phase.FORWARD:
-            return TensorKind.ACTIVATION
-        if any(reader.phase is Phase.OPTIMIZER for reader in readers):
-            return TensorKind.GRADIENT
-        return TensorKind.TEMPORARY
+    writers: list[Kernel]
+    readers: list[Kernel]
 
 
-def _num_workspaces(is_global: Sequence[bool], use: _Use) -> int:
+def _kind(use: _Use) -> TensorKind:
+    """Kind of a tensor that is neither weight nor workspace."""
+    writers, readers = use
+    if readers and (not writers or readers[0].id <= writers[0].id):
+        return TensorKind.INPUT
+    if writers and writers[0].name.startswith(_LOAD_DATA):
+        return TensorKind.INPUT
+    if writers and readers and writers[0].phase is Phase.FORWARD:
+        return TensorKind.ACTIVATION
+    if any(reader.phase is Phase.OPTIMIZER for reader in readers):
+        return TensorKind.GRADIENT
+    return TensorKind.TEMPORARY
+
+
+def _num_workspaces(is_global: Sequence[bool], uses: Sequence[_Use]) -> int:
     """Count the tensors at the end that are cuDNN workspaces.
 
     The published simulator numbers them after all others, in launch order, and lists them as first output
@@ -299,8 +287,8 @@ def _num_workspaces(is_global: Sequence[bool], use: _Use) -> int:
     count = 0
     following = None
     for tensor in reversed(range(len(is_global))):
-        writers = use.writers[tensor]
-        if is_global[tensor] or use.readers[tensor] or len(writers) != 1:
+        writers, readers = uses[tensor]
+        if is_global[tensor] or readers or len(writers) != 1:
             break
         writer = writers[0]
         if writer.outputs[0] != tensor or (following is not None and writer.id >= following):

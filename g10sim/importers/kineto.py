@@ -56,7 +56,7 @@ def import_kineto(
     operations = idle_between(_with_outputs(drafts, account), account, keep_gaps=keep_gaps)
     rest = memory.unused_bytes
     unused = [Storage(rest, external=True, role=TensorKind.OTHER)] if rest else []
-    origin = {"source": "PyTorch profile (Kineto)", "time_source": "measured", "step": scope.step}
+    origin = {"source": "PyTorch profile (Kineto)", "step": scope.step}
     trace = build_trace(operations, profile.path, model, batch_size, origin, unused=unused, by_hand=by_hand)
     _tell(account, profile, memory, trace, drafts)
     account.facts.append(f"step: {scope.step}")

@@ -139,17 +139,16 @@ def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
         launch = profile.launch_of(event)
         owner = None if launch is None else owner_at(launch.thread, launch.start_ns)
         around = [] if owner is None else [operators[one] for one in (owner, *nested[owner])]
-        if launch is not None and _GRAPH in launch.name:
+        is_of_graph = launch is not None and _GRAPH in launch.name
+        if is_of_graph:
             launched.add(event.args["correlation"])
-            drafts.append(_draft(launch, around, [event], name=event.name))
-        elif owner is None:
-            drafts.append(_draft(launch or event, [], [event], name=event.name))
-        elif owner in by_operator and launch and operators[owner].name.startswith(COMPILED):
-            drafts.append(_draft(launch, around, [event], name=event.name))
-        elif owner in by_operator:
+        is_known = owner in by_operator
+        if owner is None or is_of_graph or (is_known and around[0].name.startswith(COMPILED)):
+            drafts.append(_draft(launch or event, around, [event], name=event.name))
+        elif is_known:
             by_operator[owner].events.append(event)
         else:
-            by_operator[owner] = _draft(operators[owner], around[1:], [event])
+            by_operator[owner] = _draft(around[0], around[1:], [event])
             drafts.append(by_operator[owner])
     drafts += _silent_graphs(profile, scope, launched, account)
     drafts += _on_cpu(profile, scope, nested, set(by_operator), account)
@@ -235,7 +234,7 @@ def _on_cpu(
     owner_at = innermost(scope.operators)
     busy = launching | {owner_at(launch.thread, launch.start_ns) for launch in launches}
     busy |= {outer for one in busy if one is not None for outer in nested[one]}
-    positions = []
+    spans = []
     for position, span in enumerate(scope.operators):
         note = around(span.thread, span.start_ns)
         names = [*(scope.operators[one].name for one in nested[position]),
@@ -246,8 +245,8 @@ def _on_cpu(
             and _works(span)
             and (span.lacks_lists or any(one.elements > 1 for part in span.inputs for one in part))
         ):
-            positions.append(position)
-    found = _on_host([scope.operators[position] for position in positions])
+            spans.append(span)
+    found = _on_host(spans)
     for draft in found:
         draft.operation.device = Device.CPU
     if found:

@@ -114,18 +114,15 @@ def _report(path: Path, tables: nsight_tables.Tables, device: int | None, proces
     launches = tables.rows(nsight_tables.GRAPHS)
     graphs = [_work(row, f"graph {row.get(nsight_tables.GRAPH) or ''}".strip()) for row in launches]
     if not kernels and not graphs:
-        raise TraceError.at(
-            f"{path}: {nsight_tables.KERNELS}", "no kernel", "a report of CUDA (nsys profile -t cuda)"
-        )
+        allowed = "a report of CUDA (nsys profile -t cuda)"
+        raise TraceError.at(f"{path}: {nsight_tables.KERNELS}", "no kernel", allowed)
     place = _place(path, {one.place for one in (*kernels, *graphs)}, device, process)
     memory = [row for row in tables.rows(nsight_tables.MEMORY) if place.has(_place_of(row))]
     lives = [one for one in _lives(path, memory) if one.size_bytes]
     if not lives:
-        raise TraceError.at(
-            f"{path}: {nsight_tables.MEMORY}",
-            "no allocation of the GPU's memory by this process",
-            "a report with them (nsys profile --cuda-memory-usage=true)",
-        )
+        found = "no allocation of the GPU's memory by this process"
+        allowed = "a report with them (nsys profile --cuda-memory-usage=true)"
+        raise TraceError.at(f"{path}: {nsight_tables.MEMORY}", found, allowed)
     copied = list(tables.rows(nsight_tables.COPIES))
     fills = [_work(row, "memset") for row in tables.rows(nsight_tables.FILLS)]
     moved = [
@@ -204,10 +201,9 @@ def _lives(path: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Life]:
             made = alive.pop(row["address"], None)
             yield _Life((made or row)["bytes"], None if made is None else made["start"], row["start"])
         else:
-            raise TraceError(
-                f"{path}: {nsight_tables.MEMORY}.memoryOperationType: found {row['memoryOperationType']}; "
-                "allowed: 0 for an allocation, 1 for a release"
-            )
+            column = f"{path}: {nsight_tables.MEMORY}.memoryOperationType"
+            allowed = "0 for an allocation, 1 for a release"
+            raise TraceError.at(column, row["memoryOperationType"], allowed)
     for made in alive.values():
         yield _Life(made["bytes"], made["start"], None)
 
@@ -244,7 +240,7 @@ def import_nsight(
         operations[numbers[last]].reads[storage] = None
     origin = {"source": "report of Nsight Systems", "device_number": f"{report.device}"}
     origin |= {} if report.process is None else {"process": f"{report.process}"}
-    trace = build_trace(operations, report.path, model, batch_size, origin | {"time_source": "measured"})
+    trace = build_trace(operations, report.path, model, batch_size, origin)
     return accounted(trace, _account(report, keep_gaps=keep_gaps), report.path, partial=partial)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -60,16 +60,14 @@ class Tables:
         present = [row[1] for row in self._database.execute(f"PRAGMA table_info({table})")]
         missing = set(_COLUMNS[table]) - set(present)
         if missing:
-            raise self._refusal(f"{table}: found no column {choices_text(missing)}; allowed: {WHAT}")
+            raise self._refusal(table, f"no column {choices_text(missing)}", WHAT)
         columns = [*_COLUMNS[table], *(name for name in _OPTIONAL if name in present)]
         names = ", ".join(f'"{name}"' for name in columns)
         for row in self._database.execute(f"SELECT {names} FROM {table}"):
             self._rows_left -= 1
             if self._rows_left < 0:
-                raise self._refusal(
-                    f"{table}: found rows without an end; allowed: at most {_MOST_ROWS} rows, and no more "
-                    "than the file has room for (nsys profile --duration records less)"
-                )
+                room = "no more than the file has room for (nsys profile --duration records less)"
+                raise self._refusal(table, "rows without an end", f"at most {_MOST_ROWS} rows, and {room}")
             found = dict(zip(columns, row, strict=True))
             self._check(table, found)
             yield found
@@ -81,7 +79,7 @@ class Tables:
             words = str(sql).split(maxsplit=2)
             if kind != "table" or [word.upper() for word in words[:2]] != ["CREATE", "TABLE"]:
                 found = kind if kind != "table" else "virtual table"
-                raise self._refusal(f"{name}: found a {found}; allowed: a table, as nsys export writes it")
+                raise self._refusal(name, f"a {found}", "a table, as nsys export writes it")
             return True
         return False
 
@@ -89,14 +87,12 @@ class Tables:
         for name, value in row.items():
             is_number = isinstance(value, int) and 0 <= value < _MOST
             if name != _TEXT and not is_number and not (name in _OPTIONAL and value is None):
-                raise self._refusal(
-                    f"{table}.{name}: found {shown(value)}; allowed: a whole number, at least 0"
-                )
+                raise self._refusal(f"{table}.{name}", shown(value), "a whole number, at least 0")
         if row.get("end", _MOST) < row.get("start", 0):
-            raise self._refusal(f"{table}: found an end before its start; allowed: {WHAT}")
+            raise self._refusal(table, "an end before its start", WHAT)
 
-    def _refusal(self, text: str) -> TraceError:
-        return TraceError(f"{self._path}: {text}")
+    def _refusal(self, place: str, found: str, allowed: str) -> TraceError:
+        return TraceError.at(f"{self._path}: {place}", found, allowed)
 
 
 @contextmanager
@@ -108,15 +104,11 @@ def open_report(path: Path) -> Iterator[Tables]:
         beside = path.with_name(f"{path.name}{end}")
         if beside.exists() and beside.stat().st_size:
             raise TraceError(f"{path}: found {beside.name} next to it; allowed: an export that has ended")
-    database: sqlite3.Connection | None = None
+    # An immutable file is read without locks and without files next to it.
+    address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
-        # An immutable file is read without locks and without files next to it.
-        address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
-        database = sqlite3.connect(address, uri=True)
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
-        yield Tables(path, database)
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
+            yield Tables(path, database)
     except (sqlite3.DatabaseError, OverflowError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: {error}; allowed: {WHAT}") from error
-    finally:
-        if database is not None:
-            database.close()

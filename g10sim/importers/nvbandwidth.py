@@ -159,11 +159,10 @@ class _Reader:
         found = [test for test in self.output.testcases if test.name == name]
         passed = [test for test in found if test.status == _PASSED]
         if not passed:
-            states = f"its status is {shown(found[-1].status)}" if found else "it is not there"
-            raise ConfigError(
-                f"{self.path}: nvbandwidth.testcases: found no {name} that passed ({states}); "
-                f"allowed: a file with {', '.join(wanted)}"
-            )
+            state = f"its status is {shown(found[-1].status)}" if found else "it is not there"
+            allowed = f"a file with {', '.join(wanted)}"
+            place = f"{self.path}: nvbandwidth.testcases"
+            raise ConfigError.at(place, f"no {name} that passed ({state})", allowed)
         values = self._values(passed[-1])
         is_alike = max(values.values()) <= _MUCH * min(values.values())
         gpus, differing = "", ""
@@ -189,10 +188,9 @@ class _Reader:
         except ValueError:
             values = {}
         if not values or not all(0 < one < inf for one in values.values()):
-            raise ConfigError(
-                f"{self.path}: {test.name}: found bandwidth_matrix {shown(test.bandwidth_matrix)}; "
-                "allowed: one row of numbers above zero, one for each GPU"
-            )
+            found = f"bandwidth_matrix {shown(test.bandwidth_matrix)}"
+            allowed = "one row of numbers above zero, one for each GPU"
+            raise ConfigError.at(f"{self.path}: {test.name}", found, allowed)
         return values
 
 

@@ -79,7 +79,6 @@ class Operation:
     writes: dict[Storage, None] = field(default_factory=dict)
     holds: dict[Storage, None] = field(default_factory=dict)
     duration_ns: int = 0
-    time_source: TimeSource = TimeSource.MEASURED
     device: Device = Device.GPU
     parameters: int = 0
 
@@ -122,6 +121,7 @@ def build_trace(
     batch_size: int,
     origin: Mapping[str, str],
     *,
+    time_source: TimeSource = TimeSource.MEASURED,
     unused: Sequence[Storage] = (),
     by_hand: ByHand = BY_ITSELF,
 ) -> Trace:
@@ -132,6 +132,7 @@ def build_trace(
     an input; ``by_hand`` overrules that. One from the recording: a gradient (made in the backward pass for
     the optimizer), an activation (made in the forward pass, used in the backward pass), else temporary. Reads
     of contents that were never written are dropped. ``unused`` storages are persistent and used by no kernel.
+    ``time_source`` is that of all kernels, and told in the trace's origin.
     Raises TraceError for numbers by hand of other tensors.
     """
     written = forget_reads_of_nothing(operations)
@@ -149,7 +150,8 @@ def build_trace(
         persistent = storage.external and kind is not TensorKind.INPUT
         tensors.append(Tensor(number, f"{kind.value}{number}", storage.size_bytes, kind, persistent))
         numbers[storage] = number
-    kernels = tuple(_kernel(number, one, numbers) for number, one in enumerate(operations))
+    kernels = tuple(_kernel(number, one, numbers, time_source) for number, one in enumerate(operations))
+    origin = {**origin, "time_source": time_source.value}
     trace = Trace(model or path.stem, batch_size, TICKS_PER_SECOND, tuple(tensors), kernels, origin)
     check_trace(trace, str(path))
     return trace
@@ -194,7 +196,7 @@ def _kind(storage: Storage, phases: Sequence[Phase], written: bool) -> TensorKin
     return TensorKind.TEMPORARY
 
 
-def _kernel(number: int, operation: Operation, numbers: Mapping[Storage, int]) -> Kernel:
+def _kernel(number: int, operation: Operation, numbers: Mapping[Storage, int], source: TimeSource) -> Kernel:
     return Kernel(
         id=number,
         name=operation.name,
@@ -203,7 +205,7 @@ def _kernel(number: int, operation: Operation, numbers: Mapping[Storage, int]) -
         outputs=tuple(numbers[storage] for storage in operation.writes),
         phase=operation.phase,
         moved_bytes=operation.moved_bytes,
-        time_source=operation.time_source,
+        time_source=source,
         device=operation.device,
         parameters=operation.parameters,
     )

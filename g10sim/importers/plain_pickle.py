@@ -69,10 +69,9 @@ def _check(path: Path, data: bytes, what: str) -> int:
     try:
         for number, (operation, argument, position) in enumerate(pickletools.genops(data), 1):
             if operation.name not in _ALLOWED:
-                raise TraceError(
-                    f"{path}: byte {position}: found the pickle operation {operation.name}; allowed: {what}, "
-                    "plain values that name no code"
-                )
+                allowed = f"{what}, plain values that name no code"
+                found = f"the pickle operation {operation.name}"
+                raise TraceError.at(f"{path}: byte {position}", found, allowed)
             if number > MOST_OPERATIONS:
                 raise TraceError.at(path, f"more than {MOST_OPERATIONS} values", f"at most that many, {what}")
             depths.follow(operation.name, len(operation.stack_before), argument)

@@ -86,16 +86,14 @@ def read_snapshot(path: Path, device: int | None = None) -> Snapshot:
     top = Entry(values, str(path))
     histories = top.get("device_traces", WHAT, list, default=[] if "segments" in top.values else None)
     recorded = [number for number, history in enumerate(histories) if _has_memory(history)]
+    there = ", ".join(map(str, recorded)) or "none"
     if device is None:
         if len(recorded) != 1:
-            found = ", ".join(map(str, recorded)) or "none"
-            top.fail(
-                f"a history of devices {found}",
-                "one, or --device N (recorded after torch.cuda.memory._record_memory_history())",
-            )
+            how = "recorded after torch.cuda.memory._record_memory_history()"
+            top.fail(f"a history of devices {there}", f"one, or --device N ({how})")
         device = recorded[0]
     elif device not in recorded:
-        top.fail(f"no history of device {device}", f"--device {', '.join(map(str, recorded)) or 'none'}")
+        top.fail(f"no history of device {device}", f"--device {there}")
     entries = tuple(_entries(path, histories[device]))
     is_timed = all("time_us" in entry.values for entry in entries)
     events = tuple(_events(entries, is_timed=is_timed))
@@ -300,13 +298,10 @@ def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -
         operation.duration_ns = max(time - latest, 0) * NANOSECONDS_PER_MICROSECOND
         latest = max(latest, time)
     for operation in () if snapshot.is_timed else operations:
-        operation.duration_ns, operation.time_source = 1, TimeSource.NONE
-    origin = {
-        "source": "memory snapshot of PyTorch",
-        "device_number": f"{snapshot.device}",
-        "time_source": operations[0].time_source.value,
-    }
-    trace = build_trace(operations, snapshot.path, model, batch_size, origin)
+        operation.duration_ns = 1
+    source = TimeSource.MEASURED if snapshot.is_timed else TimeSource.NONE
+    origin = {"source": "memory snapshot of PyTorch", "device_number": f"{snapshot.device}"}
+    trace = build_trace(operations, snapshot.path, model, batch_size, origin, time_source=source)
     return accounted(trace, _account(snapshot, trace, storages.values()), snapshot.path, partial=True)
 
 

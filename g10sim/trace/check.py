@@ -69,7 +69,7 @@ def _block_problems(
             if 0 <= output < len(exists):
                 exists[output] = True
     if block.times > 1 and block.shift:
-        found = _RepeatedReferences(block, exists).problem(tensors)
+        found = _unknown_later(block, len(tensors)) or _too_early_later(block, exists, tensors)
         if found is not None:
             yield Problem("kernel", start + found[0], found[1])
 
@@ -236,65 +236,60 @@ def _before_it_exists(tensor: int, tensors: Sequence[Tensor]) -> str:
     )
 
 
-class _RepeatedReferences:
-    """The tensors that a block names from its second time on; the first time keeps every rule already.
+# What follows is about the tensors that a block names from its second time on; the first keeps every rule.
+
+
+def _named_again(block: Block[Kernel], names: Callable[[Kernel], tuple[int, ...]]) -> list[tuple[int, int]]:
+    """Return the tensors that kernels name again each time, with the numbers of the kernels."""
+    since = block.since
+    kernels = enumerate(block.items)
+    return [(tensor, number) for number, kernel in kernels for tensor in names(kernel) if tensor >= since]
+
+
+def _unknown_later(block: Block[Kernel], count: int) -> _Found | None:
+    """Return the kernel that names the largest tensor in the end, if there is no such tensor."""
+    last = (block.times - 1) * block.shift
+    largest, number = max(_named_again(block, lambda kernel: kernel.touched), default=(0, 0))
+    if largest + last < count:
+        return None
+    found = f"found unknown tensor {largest + last}, as tensor {largest} the last time"
+    message = f"{shown(block.items[number].name)}: {found}; allowed: 0 to {count - 1}"
+    return number + (block.times - 1) * len(block.items), message
+
+
+def _too_early_later(block: Block[Kernel], exists: bytearray, tensors: Sequence[Tensor]) -> _Found | None:
+    """Return the first kernel that reads what no kernel before it wrote; note what all of them write.
 
     ``exists`` says of each tensor whether it exists when the block has run once; in the end, when it has run
     as often as it occurs.
     """
+    there = np.frombuffer(exists, dtype=np.bool_)
+    later = np.arange(1, block.times, dtype=np.int64)
+    shifts = later * block.shift
+    outputs = _named_again(block, lambda kernel: kernel.outputs)
+    written = np.unique([tensor for tensor, _ in outputs]).astype(int)
+    first = np.where(there, 0, block.times)
+    ids = written[:, None] + shifts
+    np.minimum.at(first, ids, np.broadcast_to(later, ids.shape))
+    reads = _reads_of_others(block)
+    if reads:
+        read, numbers = np.array(reads).T
+        early = first[read[:, None] + shifts] >= later
+        if early.any():
+            time, which = min(zip(*np.nonzero(early.T), strict=True))
+            tensor, number = int(read[which] + shifts[time]), int(numbers[which])
+            name = shown(block.items[number].name)
+            message = f"{name}: {_before_it_exists(tensor, tensors)}"
+            return number + (int(time) + 1) * len(block.items), message
+    there[ids] = True
+    return None
 
-    def __init__(self, block: Block[Kernel], exists: bytearray) -> None:
-        self._block = block
-        self._exists = np.frombuffer(exists, dtype=np.bool_)
-        self._shifts = np.arange(1, block.times, dtype=np.int64) * block.shift
 
-    def problem(self, tensors: Sequence[Tensor]) -> _Found | None:
-        """Return a broken rule, if there is one."""
-        return self._unknown(len(tensors)) or self._too_early(tensors)
-
-    def _shifting(self, names: Callable[[Kernel], tuple[int, ...]]) -> list[tuple[int, int]]:
-        """Return the tensors that kernels name again each time, with the numbers of the kernels."""
-        since = self._block.since
-        kernels = enumerate(self._block.items)
-        return [(tensor, number) for number, kernel in kernels for tensor in names(kernel) if tensor >= since]
-
-    def _unknown(self, count: int) -> _Found | None:
-        last = (self._block.times - 1) * self._block.shift
-        largest, number = max(self._shifting(lambda kernel: kernel.touched), default=(0, 0))
-        if largest + last < count:
-            return None
-        kernel = self._block.items[number]
-        found = f"found unknown tensor {largest + last}, as tensor {largest} the last time"
-        message = f"{shown(kernel.name)}: {found}; allowed: 0 to {count - 1}"
-        return number + (self._block.times - 1) * len(self._block.items), message
-
-    def _too_early(self, tensors: Sequence[Tensor]) -> _Found | None:
-        """Return the first kernel that reads what no kernel before it wrote; note what all of them write."""
-        block, later = self._block, np.arange(1, self._block.times)
-        outputs = self._shifting(lambda kernel: kernel.outputs)
-        written = np.unique([tensor for tensor, _ in outputs]).astype(int)
-        first = np.where(self._exists, 0, block.times)
-        ids = written[:, None] + self._shifts
-        np.minimum.at(first, ids, np.broadcast_to(later, ids.shape))
-        reads = self._reads_of_others()
-        if reads:
-            read, numbers = np.array(reads).T
-            early = first[read[:, None] + self._shifts] >= later
-            if early.any():
-                time, which = min(zip(*np.nonzero(early.T), strict=True))
-                tensor, number = int(read[which] + self._shifts[time]), int(numbers[which])
-                name = shown(block.items[number].name)
-                message = f"{name}: {_before_it_exists(tensor, tensors)}"
-                return number + (int(time) + 1) * len(block.items), message
-        self._exists[ids] = True
-        return None
-
-    def _reads_of_others(self) -> list[tuple[int, int]]:
-        """Return what kernels read again each time that no kernel of the same time wrote before."""
-        written: set[int] = set()
-        found = []
-        for number, kernel in enumerate(self._block.items):
-            since = self._block.since
-            found += [(one, number) for one in kernel.inputs if one >= since and one not in written]
-            written.update(kernel.outputs)
-        return found
+def _reads_of_others(block: Block[Kernel]) -> list[tuple[int, int]]:
+    """Return what kernels read again each time that no kernel of the same time wrote before."""
+    written: set[int] = set()
+    found = []
+    for number, kernel in enumerate(block.items):
+        found += [(one, number) for one in kernel.inputs if one >= block.since and one not in written]
+        written.update(kernel.outputs)
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, count, pairwise
@@ -219,8 +218,3 @@ def each(items: Sequence[Item], value: Callable[[Item], Value]) -> list[Value]:
 def named(items: Sequence[Item], names: Names[Item]) -> Iterator[tuple[int, ...]]:
     """Yield the ids of tensors that ``names`` finds in each item; it may order and leave out, no more."""
     return items.named(names) if isinstance(items, MadeOnDemand) else map(names, items)
-
-
-def counted(items: Sequence[Item], value: Callable[[Item], Value]) -> Counter[Value]:
-    """Count the values of all items: see :func:`each`."""
-    return Counter(each(items, value) if isinstance(items, MadeOnDemand) else map(value, items))

@@ -18,9 +18,9 @@ def test_every_element_is_worked_on_once_within_the_limits_of_a_launch(sizes, li
     done = [0] * len(sizes)
     for parts in launches(sizes, lists):
         assert len(parts) <= MOST_TENSORS[lists - 1]
-        assert sum(-(-part.elements // CHUNK_ELEMENTS) for part in parts) <= MOST_BLOCKS
-        for part in parts:
-            done[part.position] += part.elements
+        assert sum(-(-elements // CHUNK_ELEMENTS) for _, elements in parts) <= MOST_BLOCKS
+        for position, elements in parts:
+            done[position] += elements
     assert done == sizes
 
 
@@ -31,5 +31,5 @@ def test_small_tensors_are_cut_by_their_number():
 
 def test_a_large_tensor_is_cut_by_its_chunks():
     whole = MOST_BLOCKS * CHUNK_ELEMENTS
-    found = [[part.elements for part in parts] for parts in launches([2 * whole + 5, 7], 2)]
+    found = [[elements for _, elements in parts] for parts in launches([2 * whole + 5, 7], 2)]
     assert found == [[whole], [whole], [5, 7]]

@@ -15,8 +15,8 @@ from decoders import PROMPT, SAMPLES, SIZES, llama
 import g10sim
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
-from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.devices import fake_device
+from g10sim.capture.fused import one_sequence_a_sample
 from g10sim.capture.generation import Decoding, Generation, step_templates
 from g10sim.capture.options import step_options
 from g10sim.capture.recording import record_step

@@ -7,7 +7,7 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
-from g10sim.capture.attention import one_sequence_a_sample
+from g10sim.capture.fused import one_sequence_a_sample
 from g10sim.capture.hugging_face import build_hugging_face
 from g10sim.capture.options import Sizes, StepOptions
 from g10sim.capture.source import make_torchvision_importable

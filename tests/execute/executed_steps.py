@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import g10sim
 from g10sim.analysis.footprint import peak_live_bytes
-from g10sim.capture.attention import attention_kernels
+from g10sim.capture.fused import attention_kernels
 from g10sim.capture.options import step_options
 from g10sim.capture.own import OwnStep, Steps
 from g10sim.capture.source import make_torchvision_importable

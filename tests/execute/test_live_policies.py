@@ -18,7 +18,7 @@ from executed_steps import (
 )
 
 import g10sim
-from g10sim.capture.attention import attention_kernels
+from g10sim.capture.fused import attention_kernels
 from g10sim.capture.options import step_options
 from g10sim.execute.moving import Guide
 from g10sim.execute.running import executable
