@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator
 from itertools import count as counter
 from operator import attrgetter
 from typing import Final
@@ -98,8 +98,8 @@ class Lane:
 class Site:
     """One job with its memory on the GPU that it runs on; its copies may need buffers in host memory.
 
-    Its ``flows`` are kept as long as nothing that they follow from changes, unless it is ``fickle``. What has
-    moved is counted ``until`` a cycle. ``neighbours`` are all sites on its GPU.
+    Its ``flows`` are kept as long as nothing that they follow from changes, unless it is ``fickle``; they
+    cross ``links``. What has moved is counted ``until`` a cycle. ``neighbours`` are all sites on its GPU.
     """
 
     def __init__(
@@ -118,7 +118,8 @@ class Site:
         self.evictions = [(Lane(queues.evict[place], self, GPU, []), place) for place in leaving]
         self.flows: list[Flow] = []
         self.neighbours: list[Site] = []
-        self.shares_links = self.had_room = self.is_busy = False
+        self.links: frozenset[Link] = frozenset()
+        self.had_room = self.is_busy = False
         self.busy_cycles = self.until = self.order = 0
         self.is_fickle = self.is_buffered or victims.asks_policy or memory.keeps_copies or bool(memory.frozen)
 
@@ -161,12 +162,13 @@ class Site:
     def keep(self) -> bool:
         """Keep flows that are new; return whether they may be others by themselves.
 
-        What is held up, or comes back to the fault queues, is looked at again each time.
+        What is held up, or comes back to the fault queues, is looked at again each time, and so are jobs that
+        share a GPU.
         """
         flows, self.had_room = self.flows, bool(self.memory.frames.free)
-        self.shares_links = any(link.shared for flow in flows for link in flow.links)
         return (
             self.is_fickle
+            or len(self.neighbours) > 1
             or self.memory.queues.count > len(flows)
             or any(flow.victim is not None and flow.victim.tensor in self.memory.needed for flow in flows)
         )
@@ -186,6 +188,7 @@ class Sites:
         """The site of the only job, where there is one job."""
         self.on_gpu: dict[int, list[Site]] = {}
         self.stale, self.news, self.together = set[int](), set[int](), set[int]()
+        self._crossing = defaultdict[Link, dict[int, Site]](dict)
         self._orders = counter()
 
     def add(self, site: Site) -> None:
@@ -199,10 +202,35 @@ class Sites:
         """Let a job go; returns its site."""
         site = self.by_job.pop(job)
         site.neighbours.remove(site)
+        self._cross(site, ())
         for jobs in (self.stale, self.news, self.together):
             jobs.discard(job)
         self._look_for_one()
         return site
+
+    def keep(self, site: Site) -> None:
+        """Keep the flows of a job that are new, and the links that they cross."""
+        (self.stale.add if site.keep() else self.stale.discard)(site.job)
+        self._cross(site, {link for flow in site.flows for link in flow.links})
+
+    def _cross(self, site: Site, links: Collection[Link]) -> None:
+        for link in site.links.symmetric_difference(links):
+            if link in site.links:
+                del self._crossing[link][site.job]
+            else:
+                self._crossing[link][site.job] = site
+        site.links = frozenset(links)
+
+    def connected(self, some: Iterable[Site]) -> list[Site]:
+        """Return jobs and all whose flows share links with theirs, directly or through others, in order."""
+        found = {site.job: site for site in some}
+        left = list(found.values())
+        while left:
+            for link in left.pop().links:
+                new = [site for job, site in self._crossing[link].items() if job not in found]
+                found.update((site.job, site) for site in new)
+                left += new
+        return sorted(found.values(), key=_order)
 
     def flows(self) -> Iterator[Flow]:
         """Yield the flows of all jobs."""

@@ -72,7 +72,7 @@ class FluidTransfers(Transfers):
         self._shared_by_all = True
         self._counts_late = observer is None and staging is None and not self._ssds
         self._now = self._changes = self.events = 0
-        self._is_plain = observer is None and staging is None and self._rates.are_separable
+        self._is_plain = observer is None and staging is None and self._rates.are_plain
         """True if nothing but queues, memories and links decides what moves, and nobody is told."""
         self._left: int | None = None
         self._left_at = -1
@@ -284,22 +284,14 @@ class FluidTransfers(Transfers):
         full = [not pool.free for pool in self._pools.values()]
         is_else, self._full = full != self._full, full
         new = list(sites) if is_else else self._sites.in_order(self._sites.stale)
-        shares_links = any(site.shares_links for site in new)
+        before = self._sites.connected(new)
         self._count(site.job for site in new)
         for site in new:
             site.flows = self._heads.of_site(site)
-            if site.keep() or len(site.neighbours) > 1 or self._staging is not None:
-                self._sites.stale.add(site.job)
-            else:
-                self._sites.stale.discard(site.job)
-        shares_links = shares_links or any(site.shares_links for site in new)
+            self._sites.keep(site)
         by_all = bool(self._messages) or not self._rates.are_separable
-        if by_all or self._shared_by_all:
-            new = list(sites)
-        elif shares_links:
-            those = set(new)
-            new = [site for site in sites if site.shares_links or site in those]
-        self._shared_by_all = by_all
+        is_for_all, self._shared_by_all = by_all or self._shared_by_all, by_all
+        new = list(sites) if is_for_all else self._sites.connected(before)
         jobs = [site.job for site in new]
         self._count(jobs)
         self._rates.share([flow for site in new for flow in site.flows], self._messages, self._now)

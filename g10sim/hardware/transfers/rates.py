@@ -27,8 +27,10 @@ class Rates:
         """Turns that each GPU's copies have taken."""
         self._now = 0
         self._links_decide = self.is_fair and not ssds
-        self.are_separable = self._links_decide and not topology.has_duplex
+        self.are_separable = not ssds and not topology.has_duplex
         """True if flows that share no link have rates that do not depend on each other."""
+        self.are_plain = self.is_fair and self.are_separable
+        """True if besides nothing depends on when flows are seen first."""
 
     def order_of_message(self, now: int) -> int:
         """Return when the turn of a message comes that is sent now."""

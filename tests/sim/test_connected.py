@@ -1,0 +1,88 @@
+"""Jobs on several GPUs: copies that cross a link share it, whichever of them is new."""
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from machines import machine, trace_of
+
+from g10sim.config.system import SystemSpec
+from g10sim.errors import CapacityError, UnsupportedError
+from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.policy import Policy, Requirements
+from g10sim.policies.interface.registry import create
+from g10sim.records import MigrationCause
+from g10sim.sim.engine import run
+from g10sim.trace.synthetic import random_trace
+from g10sim.trace.workload import Job, Workload
+
+FAR = {
+    "name": "far",
+    "capacity": "1 GB",
+    "read": "1 GB/s",
+    "write": "1 GB/s",
+    "latency": "0 ns",
+    "at": "gpu1",
+}
+
+
+def system(gpus, pages=100, *, service="fair", shared=(), duplex=None, **more):
+    plain = machine(pages, 10**6, gpus=gpus, shared=shared, fault="0 s", duplex=duplex).model_dump(
+        mode="json"
+    )
+    plain["pcie"]["service"] = service
+    return SystemSpec(**plain | more)
+
+
+class FromFar(Policy):
+    """The first job's weight lies at the second GPU, whose job sends a tensor to host memory."""
+
+    name = "from_far"
+    requirements = Requirements(addresses="own")
+
+    def homes(self, job):
+        return {} if job else {0: "far"}
+
+    def on_kernel_start(self, view):
+        return [Evict(0, "host")] if view.job and view.kernel == 1 else []
+
+
+def test_a_copy_waits_for_one_of_another_gpus_job_that_crosses_its_own_link():
+    """The eviction begins when its tensor has been mapped and made; demanded pages go first."""
+    fetching = trace_of({"w*": 4}, [(14_000, "", ""), (1000, "w", "")])
+    evicting = trace_of({"a": 10}, [(1000, "", "a"), (20_000, "", ""), (1000, "a", "")])
+    workload = Workload((Job(fetching, iterations=1), Job(evicting, iterations=1, gpu=1)))
+    records = run(workload, system(2, tiers=[FAR, "host", "ssd"]), FromFar(), record=("migrations",))
+    evicted = [one for one in records.migrations if one.cause is MigrationCause.PLANNED_EVICTION]
+    assert [(one.start, one.end) for one in evicted] == [(11_000, 14_000), (18_000, 25_000)]
+
+
+MACHINES = {
+    "apart": {},
+    "pairs": {"shared": [("left", (0, 1), "1.2 GB/s"), ("right", (2, 3), "1.2 GB/s")]},
+    "root": {"shared": [("root", (0, 1, 2, 3), "1.5 GB/s")]},
+    "far": {"tiers": ["host", FAR, "ssd"]},
+    "nvlink": {"tiers": [FAR, "host", "ssd"], "nvlink": {"bandwidth": "2 GB/s"}},
+}
+POLICIES = ["base_uvm", "g10", "pressure", "vdnn", {"name": "vdnn_multi", "headroom": 0.1}]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(sorted(MACHINES)),
+    st.sampled_from(["fair", "first_come", "deadline"]),
+    st.sampled_from(POLICIES),
+    st.sampled_from([0.4, 0.7]),
+)
+def test_it_is_enough_to_share_links_anew_that_new_copies_cross(seed, kind, service, policy, share):
+    traces = [random_trace(seed + gpu, kernels=12, largest_tensor_bytes=1 << 16) for gpu in range(4)]
+    pages = max(sum(tensor.size_bytes for tensor in trace.tensors) for trace in traces) * share // 1000
+    jobs = (Job(trace, gpu=gpu, arrival_cycles=77 * gpu) for gpu, trace in enumerate(traces))
+    workload, found = Workload(tuple(jobs)), []
+    # With a limit of both directions together, here what both have, all links are shared anew each time.
+    for duplex in (None, "2 GB/s"):
+        node = system(4, int(pages), service=service, duplex=duplex, **MACHINES[kind])
+        try:
+            found.append(run(workload, node, create(policy), record=("timeline",)))
+        except (CapacityError, UnsupportedError):
+            assume(False)
+    assert found[0] == found[1]
