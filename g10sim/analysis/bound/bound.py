@@ -87,7 +87,8 @@ def demand_bound(demand: Demand, machine: Machine, *, steady: bool, checkpoints:
     best = Bound(demand.ideal_cycles, demand.ideal_cycles, "sum of the kernels", steady, demand.recomputes)
     _check_room(demand, machine)
     if not demand.recomputes:
-        best = replace(best, method="closed form", **vars(closed_form(demand, machine, steady=steady)))
+        cycles, stalls, savings = closed_form(demand, machine, steady=steady)
+        best = replace(best, cycles=cycles, method="closed form", stalls=stalls, savings=savings)
     if checkpoints is None:
         return best
     from g10sim.analysis.bound.program import Program  # SciPy doubles the time that a command takes to start
