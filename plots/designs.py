@@ -52,9 +52,7 @@ def vdnn_modes(results: pd.DataFrame) -> Figure:
     shown = shown.assign(size=sizes, gib=shown["peak_gpu_bytes"] / _GIB)
     least = shown["size"].min()
     counts, larger = shown[shown["size"] == least], shown[shown["size"] > least]
-    found = designs(counts)
-    names = (f"{design.label} {design.variant}".strip() for design in found.values())
-    policies = dict(zip(found, style.series(names).values(), strict=True))
+    policies = style.series_of_designs(counts, lambda one: f"{one.label} {one.variant}".strip())
     cells = style.cells_by(counts, "trace", "policy")
     fits = {key: cell for key, cell in cells.items() if cell["status"] == OK}
     others = style.cells_by(larger[larger["status"] == OK], "trace", "policy")
@@ -204,9 +202,7 @@ def gpus_per_uplink(results: pd.DataFrame) -> Figure:
     """
     shown = style.without_ideal(results)
     shown = shown.assign(**{_GPUS: shown[style.swept_column(shown, _GPUS)].astype(int)})
-    found = designs(shown)
-    names = (design.variant or design.label for design in found.values())
-    policies = dict(zip(found, style.series(names).values(), strict=True))
+    policies = style.series_of_designs(shown, lambda design: design.variant or design.label)
     traces, models = style.trace_names(shown), list(dict.fromkeys(shown["model"]))
     titles = [*(trace.line for trace in traces), *(f"{style.model_name(model)}, no loss" for model in models)]
     legend = panels.handles(policies.values(), shown, ideal=True, lines=True)

@@ -106,8 +106,7 @@ def swaps(results: pd.DataFrame) -> Figure:
         overhead=100 * (given["exec_cycles"] / given["ideal_cycles"] - 1),
     )
     style.that_ran(given)
-    found = designs(given)
-    lines = dict(zip(found, style.series(map(_in_words, found.values())).values(), strict=True))
+    lines = style.series_of_designs(given, _in_words)
     traces, step = style.trace_names(given), _STEP_ASIDE * (given["gib"].max() - given["gib"].min())
     # Markers are hollow to be seen where those of others lie on them.
     hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 4.5}

@@ -25,7 +25,7 @@ from matplotlib.lines import Line2D
 from g10sim.errors import ConfigError
 from g10sim.looks import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, WHITE, YELLOW, Look, distinct
 from g10sim.results.columns import OK
-from g10sim.results.legends import designs
+from g10sim.results.legends import Design, designs
 from g10sim.results.reading import MACHINE
 from g10sim.results.reading import records as records
 
@@ -138,6 +138,12 @@ def looks(results: pd.DataFrame) -> dict[str, Look]:
 def series(labels: Iterable[str]) -> dict[str, Look]:
     """Return a look for each of some lines or bars that are no policies, such as batch sizes, in order."""
     return {label: replace(look, label=label) for label, look in zip(labels, itertools.cycle(_SERIES))}
+
+
+def series_of_designs(results: pd.DataFrame, name: Callable[[Design], str]) -> dict[str, Look]:
+    """Return a look for each policy of some results, as of series that are none, by a name of its design."""
+    found = designs(results)
+    return dict(zip(found, series(map(name, found.values())).values(), strict=True))
 
 
 def model_name(model: str) -> str:

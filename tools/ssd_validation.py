@@ -141,7 +141,9 @@ def _requests(row: Row) -> tuple[str, list[Quantity]]:
     for direction in ("write", "read"):
         writes = direction == "write"
         window = 1 if writes and row.write_cache else 0
-        rate = request_rate(spec.array, spec.interface, size, depth, writes=writes, window=window)
+        rate = request_rate(spec.array, spec.interface, size, depth, writes=writes)
+        if window:
+            rate = min(spec.interface, spec.array.write_rate(spec.array.pages_from_buffer(window)))
         allowed = limit if not window else (None if depth == 1 else 0.2)
         quantities.append(_rate(row, direction, rate, allowed))
         latency = getattr(row, f"{direction}_lat_mean_us")

@@ -181,14 +181,12 @@ def throughput(customers: int, stations: Sequence[tuple[float, float]], delay: f
     return rate
 
 
-def request_rate(
-    array: FlashArray, link_rate: float, size_bytes: int, depth: int, *, writes: bool, window: int = 0
-) -> float:
+def request_rate(array: FlashArray, link_rate: float, size_bytes: int, depth: int, *, writes: bool) -> float:
     """Bytes/second with ``depth`` requests of ``size_bytes`` outstanding at all times.
 
     A request's data crosses the link as a whole, before its pages are programmed or after they were read.
-    ``window`` pages per plane wait in a write buffer at most (0: there is none, a write ends when it is on
-    flash). Reads queue for link and channels (a closed network); writes wait for their programs.
+    There is no write buffer. Reads queue for link and channels (a closed network); writes wait for their
+    programs.
     """
     on_link = size_bytes / link_rate * _PS_PER_SECOND
     if not writes:
@@ -196,8 +194,6 @@ def request_rate(
         stations = ((on_link, 1.0), (array.read_transfer(size_bytes), share))
         cycles = throughput(depth, stations, array.read_delay()) * _PS_PER_SECOND
         return min(link_rate, array.read_rate(), cycles * size_bytes)
-    if window:
-        return min(link_rate, array.write_rate(array.pages_from_buffer(window)))
     latency = on_link + array.write_latency(size_bytes)
     limit = depth * size_bytes / latency * _PS_PER_SECOND
     if depth == 1:

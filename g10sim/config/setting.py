@@ -16,28 +16,15 @@ from g10sim.config.load import run_config
 from g10sim.config.run import RunConfig, most_iterations
 from g10sim.errors import ConfigError
 
+PolicyTraits = Mapping[str, bool]
+"""Properties of a policy that decide which keys count.
 
-@dataclass(frozen=True)
-class PolicyTraits:
-    """Properties of a policy that decide which keys count.
-
-    ``is_paged``: memory moves in pages; ``copies``: whole tensors are copied, ``copies_to_host``: to host
-    memory, too, where buffers that are left are unpinned (``unpins``); ``plans``: it plans for the machine;
-    ``keeps_service``: links are served as the system says; ``frees_itself``: it is paged, and its tensors
-    have their own addresses whatever the others have; ``pins``: it moves pages, and says which tensors are
-    pinned in host memory; ``pins_on_use``: it moves pages, and buffers in host memory are pinned when they
-    are used first.
-    """
-
-    is_paged: bool
-    frees_itself: bool
-    copies: bool
-    plans: bool
-    keeps_service: bool
-    copies_to_host: bool = False
-    unpins: bool = False
-    pins: bool = False
-    pins_on_use: bool = False
+``is_paged``: memory moves in pages; ``copies``: whole tensors are copied, ``copies_to_host``: to host memory,
+too, where buffers that are left are unpinned (``unpins``); ``plans``: it plans for the machine;
+``keeps_service``: links are served as the system says; ``frees_itself``: it is paged, and its tensors have
+their own addresses whatever the others have; ``pins``: it moves pages, and says which tensors are pinned in
+host memory; ``pins_on_use``: it moves pages, and buffers in host memory are pinned when they are used first.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +40,7 @@ class Setting:
 
     def has_policy(self, trait: str) -> bool:
         """Return whether a policy has a trait."""
-        return not self.policies or any(getattr(policy, trait) for policy in self.policies)
+        return not self.policies or any(policy[trait] for policy in self.policies)
 
     @property
     def has_further_tiers(self) -> bool:

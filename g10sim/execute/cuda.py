@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from g10sim.execute.memory import null, swap
+from g10sim.execute.memory import Memory, null, swap
 
 AHEAD = 8
 """Kernels that the host is ahead of the device at most: it has time for many moves at once."""
@@ -26,7 +26,7 @@ class HostCopy:
     emptied: Any = None
 
 
-class CudaMemory:
+class CudaMemory(Memory):
     """A block that a copy out still reads belongs to ``_leaving`` and to nothing else."""
 
     def __init__(self, streams: TorchStreams) -> None:

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -50,71 +50,18 @@ def _compiled() -> Any:
     return load_inline("g10sim_swap", _SWAP, functions=["swap_memory"])
 
 
-class Memory(Protocol):
+class Memory:
     """Moves storages between the device and the host; tensors are numbers of a trace.
 
-    ``leaving_bytes`` are those of blocks whose copies out may not have ended. Tensors of fewer than
-    ``least_bytes`` leave only where nothing else makes room.
+    Here main memory is the device, too: copies are made at once, and nothing is ever under way. What belongs
+    to another device replaces all of it. ``leaving_bytes`` are those of blocks whose copies out may not have
+    ended. Tensors of fewer than ``least_bytes`` leave only where nothing else makes room.
     """
 
-    leaving_bytes: int
-    least_bytes: int
+    leaving_bytes = least_bytes = 0
 
     def evict(self, tensor: int, storage: Any) -> Any:
         """Copy a storage to the host, take its memory away, and return what ``fetch`` is given."""
-
-    def fetch(self, tensor: int, storage: Any, host: Any) -> None:
-        """Give a storage memory again, and its contents."""
-
-    def drop(self, tensor: int, storage: Any) -> None:
-        """Take away the memory of a storage whose contents nothing reads."""
-
-    @property
-    def awaits_copies(self) -> bool:
-        """True while any tensor is on its way in."""
-
-    def arrive(self, tensor: int) -> None:
-        """Let what is launched next wait for a tensor on its way in."""
-
-    def reclaim(self, *, waits: bool) -> bool:
-        """Give back the block of the oldest copy out; what is launched next waits for it if it ``waits``.
-
-        Returns False where there is none, or none that has ended.
-        """
-
-    def hand_over(self, size_bytes: int, *, waits: bool) -> bool:
-        """Let the next ``fetch`` use the block of a copy out of that size, which may have to end first.
-
-        Returns False where there is none, or none that has ended, unless the fetch ``waits``.
-        """
-
-    def pace(self) -> Any:
-        """Mark the time at which the next kernel, which is about to be launched, begins."""
-
-    def mark(self) -> Any:
-        """Mark the time at which what was launched so far has ended."""
-
-    def seconds(self, marks: Sequence[Any]) -> list[float]:
-        """Return the seconds from the first mark to each, once all that was launched has ended."""
-
-    def allocated_bytes(self) -> int:
-        """Return the most bytes that an allocator gave out since it was asked last; 0 where there is none."""
-
-    def gone(self, tensor: int) -> None:
-        """Note that a tensor's storage has died on the device."""
-
-    def finish(self) -> None:
-        """Wait until all copies and kernels have ended."""
-
-
-class MainMemory:
-    """Main memory as a device: copies are made at once, and nothing is ever under way."""
-
-    leaving_bytes = least_bytes = 0
-    awaits_copies = False
-
-    def evict(self, tensor: int, storage: Any) -> Any:
-        """Copy a storage, take its memory away, and return the copy."""
         block = null(storage)
         swap(storage, block)
         return block.clone()
@@ -126,39 +73,52 @@ class MainMemory:
         swap(storage, block)
 
     def drop(self, tensor: int, storage: Any) -> None:
-        """Take away the memory of a storage."""
+        """Take away the memory of a storage whose contents nothing reads."""
         swap(storage, null(storage))
 
+    @property
+    def awaits_copies(self) -> bool:
+        """True while any tensor is on its way in."""
+        return False
+
     def arrive(self, tensor: int) -> None:
-        """Do nothing: it is there."""
+        """Let what is launched next wait for a tensor on its way in."""
 
     def reclaim(self, *, waits: bool) -> bool:
-        """Return False: no copy is under way."""
+        """Give back the block of the oldest copy out; what is launched next waits for it if it ``waits``.
+
+        Returns False where there is none, or none that has ended.
+        """
         return False
 
     def hand_over(self, size_bytes: int, *, waits: bool) -> bool:
-        """Return False: no copy is under way."""
+        """Let the next ``fetch`` use the block of a copy out of that size, which may have to end first.
+
+        Returns False where there is none, or none that has ended, unless the fetch ``waits``.
+        """
         return False
 
-    def pace(self) -> float:
-        """Return the time: kernels have run when they were launched."""
+    def pace(self) -> Any:
+        """Mark the time at which the next kernel, which is about to be launched, begins."""
         return time.perf_counter()
 
-    mark = pace
+    def mark(self) -> Any:
+        """Mark the time at which what was launched so far has ended."""
+        return time.perf_counter()
 
-    def seconds(self, marks: Sequence[float]) -> list[float]:
-        """Return the seconds from the first mark to each."""
+    def seconds(self, marks: Sequence[Any]) -> list[float]:
+        """Return the seconds from the first mark to each, once all that was launched has ended."""
         return [mark - marks[0] for mark in marks]
 
     def allocated_bytes(self) -> int:
-        """Return 0: nothing but the account counts bytes."""
+        """Return the most bytes that an allocator gave out since it was asked last; 0 where there is none."""
         return 0
 
     def gone(self, tensor: int) -> None:
-        """Do nothing: nothing is on its way in."""
+        """Note that a tensor's storage has died on the device."""
 
     def finish(self) -> None:
-        """Do nothing: all have ended."""
+        """Wait until all copies and kernels have ended."""
 
 
 def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -27,7 +27,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PlanError
 from g10sim.execute.cuda import CudaMemory, TorchStreams
 from g10sim.execute.executor import Executor, StepReport
-from g10sim.execute.memory import MainMemory, Memory
+from g10sim.execute.memory import Memory
 from g10sim.execute.moving import Guide
 from g10sim.execute.script import Script, captured_script, first_difference, record_script
 from g10sim.execute.simulated import BEHAVIOUR, simulated_plan
@@ -201,7 +201,7 @@ def memory_of(device: str) -> Memory:
     check_choice(device, DEVICES, "device: found")
     if device == CUDA and not torch.cuda.is_available():
         raise ConfigError.at("device", f"{CUDA}, but no CUDA device", f"{MAIN}, or a computer with one")
-    return CudaMemory(TorchStreams()) if device == CUDA else MainMemory()
+    return CudaMemory(TorchStreams()) if device == CUDA else Memory()
 
 
 class Comparison(StrEnum):

@@ -13,7 +13,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell, CellResult
 from g10sim.experiment.expand import Experiment
 from g10sim.experiment.program import program, version_of
-from g10sim.experiment.store import CellStore, StoredCell, remove_pictures, remove_tables
+from g10sim.experiment.store import CellStore, remove_pictures, remove_tables
 from g10sim.experiment.uncertainty import CASES_COLUMNS, all_cells, case_rows, with_ranges
 from g10sim.files import data_hash, sealed, write_csv, write_json, write_yaml, writing
 from g10sim.results.columns import FURTHER, JOBS, OK, metric_columns
@@ -169,13 +169,10 @@ class ResultsDirectory:
 
     def merge_tables(self) -> None:
         """Write the tables that the configuration asks for, from those of the cells. Raises ConfigError."""
-        ended_well = [
-            StoredCell(cell.index, result.origin["stored"], result.key)
-            for cell in self.experiment.cells
-            if (result := self.found[cell.key]).status == OK
-        ]
+        results = ((cell.index, self.found[cell.key]) for cell in self.experiment.cells)
+        origins = {number: result.origin for number, result in results if result.status == OK}
         for table in self.experiment.config.tables:
-            self._hashes |= self._store.merge_table(table, ended_well, self.directory)
+            self._hashes |= self._store.merge_table(table, origins, self.directory)
         self._describe()
 
     def _describe(self) -> None:

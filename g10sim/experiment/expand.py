@@ -137,17 +137,17 @@ def _refuse_idle_keys(combinations: Iterable[_Combination]) -> None:
 def _traits(policy: Policy) -> PolicyTraits:
     needs, design = policy.requirements, type(policy)
     copies = needs.placement == "contiguous"
-    return PolicyTraits(
-        is_paged=not copies,
-        frees_itself=not copies and needs.addresses == "own",
-        copies=copies,
-        copies_to_host=copies and needs.host_memory != "none",
-        unpins=copies and needs.host_memory != "none" and not needs.keeps_host_buffers,
-        plans=design.plan is not Policy.plan or design.plan_job is not Policy.plan_job,
-        keeps_service=needs.link_service is None,
-        pins=design.pageable is not Policy.pageable and needs.host_memory == "any",
-        pins_on_use=not copies and needs.pins_on_use,
-    )
+    return {
+        "is_paged": not copies,
+        "frees_itself": not copies and needs.addresses == "own",
+        "copies": copies,
+        "copies_to_host": copies and needs.host_memory != "none",
+        "unpins": copies and needs.host_memory != "none" and not needs.keeps_host_buffers,
+        "plans": design.plan is not Policy.plan or design.plan_job is not Policy.plan_job,
+        "keeps_service": needs.link_service is None,
+        "pins": design.pageable is not Policy.pageable and needs.host_memory == "any",
+        "pins_on_use": not copies and needs.pins_on_use,
+    }
 
 
 def _distinct(combinations: Sequence[_Combination]) -> list[tuple[_Combination, int, dict[str, str]]]:

@@ -11,7 +11,6 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -38,14 +37,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class StoredCell:
-    """A cell of an experiment by number, the name under which it is stored, and the key of its result."""
-
-    index: int
-    stored: str
-    key: str
+Origins = Mapping[int, Mapping[str, Any]]
+"""Origins of results by the numbers of their cells: see :class:`g10sim.experiment.cells.CellResult`."""
 
 
 class CellStore:
@@ -185,43 +178,43 @@ class CellStore:
                     frame = _frame(table, records, workload.jobs, system.gpu.clock)
                     write_keyed(_arrow(frame), {"": carried}, temporary)
 
-    def merge_table(self, table: str, cells: Sequence[StoredCell], directory: Path) -> dict[str, str]:
+    def merge_table(self, table: str, origins: Origins, directory: Path) -> dict[str, str]:
         """Write ``DIRECTORY/TABLE.parquet`` (``timeline/CELL.json.gz``) from tables of cells.
 
         Returns the checksums of the files by their names. Raises ConfigError.
         """
         with writing(directory / table, ConfigError):
             if table == TIMELINE:
-                return self._copy_timelines(cells, directory)
+                return self._copy_timelines(origins, directory)
             path = directory / f"{table}.parquet"
             with replacing(path) as temporary:
-                self._merge(table, cells, temporary)
+                self._merge(table, origins, temporary)
             return {path.name: file_hash(path)}
 
-    def _copy_timelines(self, cells: Sequence[StoredCell], directory: Path) -> dict[str, str]:
+    def _copy_timelines(self, origins: Origins, directory: Path) -> dict[str, str]:
         (directory / TIMELINE).mkdir(exist_ok=True)
         hashes = {}
-        for cell in cells:
-            name = timeline_name(cell.index)
+        for cell, origin in origins.items():
+            name = timeline_name(cell)
             with replacing(directory / name) as temporary:
-                _share(self.table(cell.stored, TIMELINE), temporary)
+                _share(self.table(origin["stored"], TIMELINE), temporary)
             hashes[name] = file_hash(directory / name)
         return hashes
 
-    def _merge(self, table: str, cells: Sequence[StoredCell], path: Path) -> None:
+    def _merge(self, table: str, origins: Origins, path: Path) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        keys = {str(cell.index): cell.key for cell in cells}
-        types = self._types(table, cells)
+        keys = {str(cell): origin["key"] for cell, origin in origins.items()}
+        types = self._types(table, origins)
         writer: pq.ParquetWriter | None = None
         try:
-            for cell in cells:
-                part = self._part(table, cell)
+            for cell, origin in origins.items():
+                part = self._part(table, origin)
                 for name in types.keys() - part.column_names:
                     part = part.append_column(name, pa.repeat(pa.scalar(0, types[name]), part.num_rows))
                 part = part.select(list(types))
-                column = pa.array([cell.index] * part.num_rows, type=pa.int64())
+                column = pa.array([cell] * part.num_rows, type=pa.int64())
                 part = part.add_column(0, "cell", column)
                 part = part.replace_schema_metadata({KEYS_FIELD: json.dumps(keys)})
                 writer = writer or pq.ParquetWriter(path, part.schema)
@@ -233,25 +226,25 @@ class CellStore:
             empty = _arrow(_frame(table, RunRecords(()), (), 1))
             write_keyed(empty.add_column(0, "cell", pa.array([], type=pa.int64())), keys, path)
 
-    def _types(self, table: str, cells: Sequence[StoredCell]) -> dict[str, pa.DataType]:
+    def _types(self, table: str, origins: Origins) -> dict[str, pa.DataType]:
         """Return columns and types of the tables of cells; some may lack numbers, which are 0 then."""
         import pyarrow.parquet as pq
 
         found: dict[str, pa.DataType] = {}
-        for cell in cells:
-            path = self.table(cell.stored, table)
+        for origin in origins.values():
+            path = self.table(origin["stored"], table)
             with _undamaged(path):
                 found |= {field.name: field.type for field in pq.read_schema(path)}
         return found
 
-    def _part(self, table: str, cell: StoredCell) -> pa.Table:
+    def _part(self, table: str, origin: Mapping[str, Any]) -> pa.Table:
         """Read the table of a cell. Raises ConfigError if it was damaged since it was checked."""
         import pyarrow.parquet as pq
 
-        path = self.table(cell.stored, table)
+        path = self.table(origin["stored"], table)
         with _undamaged(path):
             part = pq.read_table(path)
-            if keys_of(part.schema) != {"": cell.key}:
+            if keys_of(part.schema) != {"": origin["key"]}:
                 raise ValueError("it is that of another cell")
         return part
 

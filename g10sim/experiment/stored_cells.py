@@ -26,7 +26,7 @@ from g10sim.records import Location
 from g10sim.results import reading
 from g10sim.results.columns import OK, metric_columns, tier_columns
 from g10sim.results.legends import policy_labels
-from g10sim.results.swept import rows_where
+from g10sim.results.swept import rows_where, swept_keys
 from g10sim.sim.preparation import as_recorded
 from g10sim.text import shown
 from g10sim.trace.model import Trace
@@ -210,8 +210,7 @@ def _alike(results: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
     names = list(results.columns)
-    keys = ["trace", *names[names.index("policy") + 1 : names.index("status")]]
-    keys += ["job"] if "job" in names else []
+    keys = ["trace", *swept_keys(names), "seed", *(["job"] if "job" in names else [])]
     same = pd.Series(True, index=results.index)
     for key in keys:
         same &= results[key].eq(row[key]) | (results[key].isna() & pd.isna(row[key]))

@@ -161,7 +161,7 @@ def describe_cell(opened: OpenedCell) -> tuple[str, list[Section]]:
     heading += _averaged(row)
     if lost <= 0:
         return heading, [("Nothing was lost: no kernel stalled.", [])]
-    sections = []
+    sections, moves = [], None
     uses: Uses = {}
     if opened.kernels is not None:
         sections.append(_kernels(opened, opened.kernels))
@@ -172,7 +172,7 @@ def describe_cell(opened: OpenedCell) -> tuple[str, list[Section]]:
                 used = link_use(opened.kernels, moves, opened.system, waiting)
                 uses[reason] = int(waiting["stall_cycles"].sum()), used
             sections += [_tensors(opened, opened.kernels, moves), _links(opened, uses)]
-    sections.append(("What may help", [*_help(opened, uses)]))
+    sections.append(("What may help", [*_help(opened, uses, moves)]))
     if opened.kernels is None or opened.migrations is None:
         missing = "Which kernels, tensors and links are to blame is not in these results."
         sections.append((missing, ["Run it with 'record: [kernels, migrations]' to see."]))
@@ -239,7 +239,7 @@ def _links(opened: OpenedCell, uses: Uses) -> Section:
     return "Links over the iteration, and while kernels stalled", lines
 
 
-def _help(opened: OpenedCell, uses: Uses) -> Iterator[str]:
+def _help(opened: OpenedCell, uses: Uses, moves: pd.DataFrame | None) -> Iterator[str]:
     row, system = opened.row, opened.system
     yield (
         f"Nothing can bring more than {seconds(opened, row['exec_cycles'] - row['ideal_cycles'])} "
@@ -260,7 +260,7 @@ def _help(opened: OpenedCell, uses: Uses) -> Iterator[str]:
         )
     if isinstance(row["message"], str) and row["message"]:
         yield f"Policy, in its own words: {row['message']}"
-    yield from _nothing_ahead(opened)
+    yield from _nothing_ahead(opened, moves)
     yield from _other_policies(opened)
 
 
@@ -278,14 +278,11 @@ def _pool(opened: OpenedCell, peak: int) -> Iterator[str]:
         )
 
 
-def _nothing_ahead(opened: OpenedCell) -> Iterator[str]:
+def _nothing_ahead(opened: OpenedCell, moves: pd.DataFrame | None) -> Iterator[str]:
     """Say that a policy which moves tensors ahead moved none: its plan is empty, or was given up."""
-    if opened.kernels is None or opened.migrations is None:
+    if moves is None or not opened.cell.make_policy().requirements.moves_ahead:
         return
-    if not opened.cell.make_policy().requirements.moves_ahead:
-        return
-    start, end = int(opened.kernels["start"].min()), int(opened.kernels["end"].max())
-    causes = set(within(opened.migrations, start, end)["cause"])
+    causes = set(moves["cause"])
     if causes and causes.isdisjoint(cause.name for cause in _AHEAD):
         yield (
             "Policy: it moved nothing ahead of its use in this iteration; its plan is empty or was given up: "

@@ -29,7 +29,7 @@ from g10sim.results import reading
 from g10sim.results.columns import FAILED, OK, SHOWN, TITLES, UNSUPPORTED, stall_reasons
 from g10sim.results.legends import policy_labels
 from g10sim.results.seeds import order_lines
-from g10sim.results.swept import differing_keys, values_of
+from g10sim.results.swept import differing_keys, swept_keys, values_of
 from g10sim.results.written import timeline_name
 
 if TYPE_CHECKING:
@@ -257,10 +257,9 @@ def _summary(results: pd.DataFrame, directory: Path, provenance: Mapping[str, An
 
 
 def _swept(results: pd.DataFrame) -> list[str]:
-    """Columns between policy and status that tell cells apart."""
-    names = [str(column) for column in results.columns]
-    columns = names[names.index("policy") + 1 : names.index("status")]
-    return [column for column in columns if results[column].nunique(dropna=False) > 1]
+    """Return the swept keys, and the seed, that tell cells apart."""
+    keys = (*swept_keys(list(map(str, results.columns))), "seed")
+    return [key for key in keys if results[key].nunique(dropna=False) > 1]
 
 
 def _table(results: pd.DataFrame, names: Sequence[str], numbers: Mapping[str, tuple[Any, str]]) -> Table:

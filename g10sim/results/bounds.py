@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from g10sim.analysis.bound.bound import Bound, MemoryNeeds, iteration_bound, obstacle
+from g10sim.analysis.bound.bound import GPU_ALONE, Bound, iteration_bound
 from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError
 from g10sim.grouping import Same
 from g10sim.hardware.links import Link, Topology
+from g10sim.policies.interface.policy import Requirements
 from g10sim.records import Location
 from g10sim.results.columns import Row
 from g10sim.trace.model import Trace
@@ -20,6 +21,14 @@ from g10sim.trace.workload import Workload
 
 NO_BOUND = "none"
 """Beginning of a ``bound_kind`` that says why no bound holds."""
+_PREMISES = {
+    "transfers": "fluid",
+    "running_tensors": "pinned",
+    "compute_overlap": "after_arrival",
+    "fault_cost": "latency",
+    "flash_capacity": "limited",
+}
+"""Behaviour that bounds hold for."""
 
 
 def bound_machine(system: SystemSpec, gpu: int = 0) -> Machine:
@@ -45,21 +54,44 @@ class Conditions:
     dropped that would be read again. ``uses_in_place``: kernels used tensors where they lie.
     """
 
-    needs: MemoryNeeds
+    needs: Requirements
     behaviour: BehaviourSpec
     keeps_kernels: bool = True
     drops: bool = False
     uses_in_place: bool = False
 
     def obstacle(self, workload: Workload) -> str:
-        """Say why the closed form does not hold; empty if it does."""
+        """Say why the closed form does not hold; empty if it does.
+
+        Where nothing but dropped tensors stands against it, the bound with recomputation holds. Both are
+        those of the trace as it is executed (``Workload.executed``).
+        """
         if self.drops:
             return "tensors were dropped; their bound is that of g10sim bound --recompute"
         if self.uses_in_place:
             return "kernels used tensors in place; bounds hold where all come to the GPU"
         if not self.keeps_kernels:
             return "the policy chose other kernels"
-        return obstacle(self.needs, self.behaviour, workload)
+        return self._unmet_premise(workload)
+
+    def _unmet_premise(self, workload: Workload) -> str:
+        """Say which premise of all bounds a run does not meet; empty if it meets them."""
+        if self.needs.unlimited_memory:
+            return "GPU memory is unlimited"
+        if self.needs.placement != "paged":
+            return f"GPU memory is {self.needs.placement}; bounds hold for paged memory"
+        if self.needs.keeps_copies:
+            kept = "tiers keep copies of what has not changed"
+            return f"{kept}; bounds hold where only frozen tensors have them"
+        if len(workload.jobs) != 1:
+            return f"the workload has {len(workload.jobs)} jobs; bounds hold for one"
+        if workload.jobs[0].trace.cpu_kernels:
+            return GPU_ALONE
+        for key, value in _PREMISES.items():
+            found = getattr(self.behaviour, key)
+            if found != value:
+                return f"compat.{key} is '{found}'; bounds hold for '{value}'"
+        return ""
 
 
 @lru_cache(maxsize=16)

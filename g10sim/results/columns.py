@@ -213,7 +213,6 @@ def stall_columns(tiers: Iterable[str] = USUAL_TIERS) -> tuple[str, ...]:
     return tuple(reason.column for reason in StallReason.of_tiers(map(tier_word, tiers)))
 
 
-METRIC_COLUMNS = metric_columns()
 TITLES = {column.name: column.title for column in (*metrics(), *BOUND.columns) if column.title}
 """Titles of columns in figures and reports."""
 

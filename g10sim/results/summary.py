@@ -72,7 +72,7 @@ def summarize(
     moves_ahead: bool,
     copies_tensors: bool = False,
 ) -> list[Row]:
-    """Return one row with the columns METRIC_COLUMNS for each job; an empty one where it never ran.
+    """Return one row with the columns of ``metric_columns`` for each job; an empty one where it never ran.
 
     There are those of the groups of ``g10sim.results.columns.FURTHER``, too, that apply.
 

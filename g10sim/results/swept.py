@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError
 from g10sim.registry import not_found
 from g10sim.results.legends import designs
@@ -157,8 +158,7 @@ def rows_where(results: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
     file; spaces in quantities do not count. Raises ConfigError for what is not there.
     """
     for column, text in where.items():
-        if column not in results:
-            raise ConfigError(f"--where: found '{column}'{not_found(column, map(str, results.columns))}")
+        check_choice(column, list(map(str, results.columns)), "--where: found")
         names = _names(results, column)
         wanted = {value for value, given in names.items() if text == given[0]}
         wanted = wanted or {value for value, given in names.items() if _plain(text) in map(_plain, given)}

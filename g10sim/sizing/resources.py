@@ -15,9 +15,9 @@ from pydantic import BeforeValidator, Field
 from g10sim.config.data import find_file
 from g10sim.config.document import load_document
 from g10sim.config.presets import validated
+from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Number, Spec, required
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError
 from g10sim.registry import not_found
 from g10sim.text import shown
 from g10sim.units import RATE, SIZE, Quantity
@@ -141,8 +141,7 @@ RESOURCES: Mapping[str, Resource] = {resource.name: resource for resource in _AL
 
 def find(name: str) -> Resource:
     """Return the resource of a name. Raises ConfigError."""
-    if name not in RESOURCES:
-        raise ConfigError(f"--resource: found '{name}'{not_found(name, RESOURCES)}")
+    check_choice(name, RESOURCES, "--resource: found")
     return RESOURCES[name]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bounding import Blocks, draw_case, machine, trace_of
 
-from g10sim.analysis.bound.bound import demand_bound, iteration_bound, obstacle
+from g10sim.analysis.bound.bound import demand_bound, iteration_bound
 from g10sim.analysis.bound.certificate import Prices, certified_stall
 from g10sim.analysis.bound.checkpoints import Checkpoints, choose_checkpoints
 from g10sim.analysis.bound.demand import demand_of
@@ -17,7 +17,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import CapacityError, ConfigError
 from g10sim.policies.interface.registry import create
-from g10sim.results.bounds import bound_machine
+from g10sim.results.bounds import Conditions, bound_machine
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Phase
 from g10sim.trace.synthetic import chain
@@ -324,9 +324,11 @@ OBSTACLES = [
 @pytest.mark.parametrize(("policy", "changes", "jobs", "words"), OBSTACLES)
 def test_runs_outside_the_premises_have_no_bound(policy, changes, jobs, words):
     workload = Workload((Job(chain(2)),) * jobs)
-    assert words in obstacle(create(policy).requirements, BehaviourSpec(**changes), workload)
+    assert words in Conditions(create(policy).requirements, BehaviourSpec(**changes)).obstacle(workload)
 
 
 def test_paged_runs_of_one_job_have_a_bound():
     for policy in ("base_uvm", "deepum", "g10"):
-        assert obstacle(create(policy).requirements, BehaviourSpec(), Workload((Job(chain(2)),))) == ""
+        assert not Conditions(create(policy).requirements, BehaviourSpec()).obstacle(
+            Workload((Job(chain(2)),))
+        )

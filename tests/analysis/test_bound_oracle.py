@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 from bounding import Blocks, draw_case
 
-from g10sim.analysis.bound.bound import iteration_bound, obstacle
+from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import UnsupportedError
@@ -20,6 +20,7 @@ from g10sim.policies.interface.moves import Drop, Evict, Fetch
 from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.policies.interface.registry import available, create
 from g10sim.records import StallReason
+from g10sim.results.bounds import Conditions
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
@@ -60,7 +61,7 @@ def policies(case, seed):
     """All policies that move pages on demand or ahead, and two that move them at random."""
     workload = Workload((Job(case.trace),))
     made = [create(name) for name in available() if name != "replay"]
-    paged = [one for one in made if not obstacle(one.requirements, BehaviourSpec(), workload)]
+    paged = [one for one in made if not Conditions(one.requirements, BehaviourSpec()).obstacle(workload)]
     paged += [create({"name": "pressure", "recompute": True}), create(FLEXGEN)]
     return [*paged, Erratic(seed=seed), Erratic(seed=seed, drops=True)]
 

@@ -21,7 +21,7 @@ from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
 from g10sim.policies.interface.registry import available
 from g10sim.records import StallReason
 from g10sim.reproduce.claims import load_claims
-from g10sim.results.columns import FURTHER, JOBS, METRIC_COLUMNS
+from g10sim.results.columns import FURTHER, JOBS, metric_columns
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -241,7 +241,7 @@ def test_the_tables_of_columns_are_current(generate, tmp_path):
     generate("columns", "-o", tmp_path / "page.md")
     current = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert current == page("results.md"), "outdated: python docs/generate columns"
-    names = [*METRIC_COLUMNS, *(name for group in (*FURTHER.values(), JOBS) for name in group.names)]
+    names = [*metric_columns(), *(name for group in (*FURTHER.values(), JOBS) for name in group.names)]
     assert [name for name in names if current.count(f"| `{name}` |") != 1] == []
 
 

@@ -17,7 +17,7 @@ from g10sim.capture.own import OwnStep, Steps
 from g10sim.capture.source import make_torchvision_importable
 from g10sim.config.presets import load_behaviour
 from g10sim.execute.executor import Executor
-from g10sim.execute.memory import MainMemory
+from g10sim.execute.memory import Memory
 from g10sim.execute.moving import Guide
 from g10sim.execute.running import guided, values_of
 from g10sim.execute.script import record_script
@@ -235,7 +235,7 @@ def executed(case, budget, guide=None, memory=None, loop=None, step=None):
     """Run a loop's steps under a guide; returns the loop and the executor."""
     loop = loop or case.step()
     guide = guide or Guide(machine(budget))
-    executor = Executor(case.script, budget, guide, memory or MainMemory(), loop.model.parameters())
+    executor = Executor(case.script, budget, guide, memory or Memory(), loop.model.parameters())
     with executor:
         for _ in range(STEPS + 1):
             with executor.step():

@@ -12,7 +12,7 @@ from executed_steps import Loop, transformer
 
 from g10sim.cli.commands import app
 from g10sim.cli.output import exit_code
-from g10sim.execute.memory import MainMemory, swap
+from g10sim.execute.memory import Memory, swap
 from g10sim.execute.running import guided, machine, record
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import save_plan
@@ -70,7 +70,7 @@ def test_a_policy_is_compared_with_the_plain_step_and_the_simulation(command):
 
 
 def test_a_lost_byte_is_told_and_exits_with_1(command, monkeypatch):
-    monkeypatch.setattr(MainMemory, "fetch", lambda _, tensor, storage, host: swap(storage, host.fill_(0)))
+    monkeypatch.setattr(Memory, "fetch", lambda _, tensor, storage, host: swap(storage, host.fill_(0)))
     code, out, err = command("steps_to_execute:small", "--policy", "pressure", "--steps", "1")
     assert (code, "bit for bit" in out) == (1, False)
     assert "weights, states and buffers differ from the plain step's\n" in err

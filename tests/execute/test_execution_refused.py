@@ -10,7 +10,7 @@ from executed_steps import LOOPS, Loop, Tied, executed, machine, recorded, same,
 
 from g10sim.errors import ExecutionError
 from g10sim.execute.executor import Executor
-from g10sim.execute.memory import MainMemory
+from g10sim.execute.memory import Memory
 from g10sim.execute.moving import Guide
 from g10sim.execute.script import first_difference
 from g10sim.policies.interface.moves import Drop, Evict, Free
@@ -24,7 +24,7 @@ def case():
     return recorded(LOOPS["transformer"])
 
 
-class Lossy(MainMemory):
+class Lossy(Memory):
     """Loses a byte of large tensors on their way back."""
 
     def fetch(self, tensor, storage, host):
@@ -64,7 +64,7 @@ def undecayed(loop):
 @pytest.mark.parametrize("at", [0, 2])
 def test_another_step_is_refused_and_leaves_no_trace(case, change, said, at):
     loop, budget = case.step(), case.budget()
-    executor = Executor(case.script, budget, Guide(machine(budget)), MainMemory(), loop.model.parameters())
+    executor = Executor(case.script, budget, Guide(machine(budget)), Memory(), loop.model.parameters())
     plain = case.step()
     with executor:
         for _ in range(at):
@@ -84,7 +84,7 @@ def test_another_step_is_refused_and_leaves_no_trace(case, change, said, at):
 def test_a_refusal_after_the_optimizer_has_begun_puts_weights_and_states_back(case):
     loop, budget = case.step(), case.budget()
     before = values(loop)
-    executor = Executor(case.script, budget, Guide(machine(budget)), MainMemory(), loop.model.parameters())
+    executor = Executor(case.script, budget, Guide(machine(budget)), Memory(), loop.model.parameters())
 
     def longer():
         loop()
@@ -121,7 +121,7 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_before_a_step(case, move, 
     budget = case.budget()
     guide = Guide(machine(budget), MigrationPlan((Planned(3, move),)))
     with pytest.raises(ExecutionError) as caught:
-        Executor(case.script, budget, guide, MainMemory())
+        Executor(case.script, budget, guide, Memory())
     assert str(caught.value).startswith("kernel 3: ")
     assert said in str(caught.value)
 
@@ -158,7 +158,7 @@ def test_demand_keeps_to_small_budgets(case, share):
 
 def test_views_of_tensors_that_are_away(case):
     loop, budget = case.step(), case.budget()
-    executor = Executor(case.script, budget, Guide(machine(budget)), MainMemory(), loop.model.parameters())
+    executor = Executor(case.script, budget, Guide(machine(budget)), Memory(), loop.model.parameters())
     with executor:
         for _ in range(2):
             with executor.step():
@@ -181,7 +181,7 @@ def test_views_of_tensors_that_are_away(case):
 
 def test_a_deleted_model_leaves_nothing_behind(case):
     loop, budget = case.step(), case.budget()
-    executor = Executor(case.script, budget, Guide(machine(budget)), MainMemory())
+    executor = Executor(case.script, budget, Guide(machine(budget)), Memory())
     with executor:
         for _ in range(2):
             with executor.step():

@@ -14,7 +14,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.cells import CellResult
 from g10sim.experiment.run import slow_policies
 from g10sim.experiment.store import CellStore
-from g10sim.results.columns import BOUND, CPU, JOBS, METRIC_COLUMNS
+from g10sim.results.columns import BOUND, CPU, JOBS, metric_columns
 from g10sim.results.reading import read_results, read_table
 from g10sim.trace.format import save_trace
 
@@ -38,7 +38,7 @@ def test_results(config, tmp_path):
     table = read_results(tmp_path / "out")
     first = ["cell", "name", "trace", "model", "batch_size", "policy", "system.host.memory", "seed"]
     more = ["status", "message", "system.host.memory_bytes"]
-    assert list(table.columns) == [*first, *more, *METRIC_COLUMNS, *BOUND.names, *CPU.names]
+    assert list(table.columns) == [*first, *more, *metric_columns(), *BOUND.names, *CPU.names]
     assert list(table["cell"]) == [0, 1, 2, 3, 4, 5]
     assert list(table["policy"]) == ["ideal", "base_uvm", "deepum"] * 2
     assert list(table["system.host.memory"]) == ["0 B"] * 3 + ["4 MiB"] * 3
@@ -46,7 +46,7 @@ def test_results(config, tmp_path):
     assert set(table["status"]) == {"ok"}
     assert (table.loc[table["policy"] == "ideal", "performance"] == 1.0).all()
     assert table.loc[1, "exec_cycles"] > table.loc[4, "exec_cycles"] > table.loc[0, "exec_cycles"]
-    metrics = list(METRIC_COLUMNS)
+    metrics = list(metric_columns())
     pd.testing.assert_frame_equal(outcome.table[metrics], table[metrics], check_dtype=False)
 
 
@@ -69,7 +69,7 @@ def test_a_cell_gives_what_simulating_it_gives(config, trace, tmp_path):
     outcome = g10sim.run({**config, "policies": ["deepum"]}, output=tmp_path / "out")
     direct = g10sim.simulate(trace, config["system"], "deepum")
     assert {
-        key: outcome.rows[0].get(key) for key in (*METRIC_COLUMNS, *CPU.names, *BOUND.names)
+        key: outcome.rows[0].get(key) for key in (*metric_columns(), *CPU.names, *BOUND.names)
     } == direct.summary
 
 

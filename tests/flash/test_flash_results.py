@@ -12,7 +12,7 @@ from g10sim.config.tiers import FlashTierSpec
 from g10sim.errors import ConfigError
 from g10sim.plots.registry import ENTRIES
 from g10sim.records import FlashRecord, IterationRecord
-from g10sim.results.columns import BOUND, CPU, FLASH, METRIC_COLUMNS
+from g10sim.results.columns import BOUND, CPU, FLASH, metric_columns
 from g10sim.results.summary import flash_metrics
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
@@ -110,7 +110,7 @@ def test_columns_of_flash_are_there_with_flash_only(experiment):
     place, _ = experiment
     flash, link = (g10sim.read_results(place / name) for name in ("flash_amplification", "link"))
     assert list(flash.columns)[-len(FLASH.names) :] == list(FLASH.names)
-    last = [*METRIC_COLUMNS, *BOUND.names, *CPU.names]
+    last = [*metric_columns(), *BOUND.names, *CPU.names]
     assert list(link.columns)[-len(last) :] == last
     ran = flash[flash.policy != "ideal"]
     assert set(flash.status) == {"ok"}

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from g10sim.results.columns import METRIC_COLUMNS
+from g10sim.results.columns import metric_columns
 from g10sim.results.tables import inactive_periods_table, working_sets_table
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job
@@ -51,7 +51,7 @@ def results(figure, traces, *, unsupported=("flashneuron",)):
                         row[column] = value
                     if policy in unsupported and (model, batch) == traces[-1]:
                         row |= {"status": "unsupported", "message": "too big"}
-                        row |= dict.fromkeys(METRIC_COLUMNS, np.nan)
+                        row |= dict.fromkeys(metric_columns(), np.nan)
                     rows.append(row)
     return pd.DataFrame(rows)
 
@@ -65,7 +65,7 @@ def _row(cell, model, batch, policy, place, seed):
         "batch_size": batch, "policy": policy, "seed": seed, "status": "ok", "message": "",
     }  # fmt: skip
     return row | {
-        **dict.fromkeys(METRIC_COLUMNS, 0),
+        **dict.fromkeys(metric_columns(), 0),
         "ideal_cycles": cycles,
         "exec_cycles": execution,
         "exec_ms": execution / GHZ * 1000,

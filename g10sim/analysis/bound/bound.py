@@ -1,13 +1,10 @@
-"""The bound of a trace on a machine, and the runs that it holds for.
-
-It is the better of the closed form and the certified linear program.
-"""
+"""The bound of a trace on a machine: the better of the closed form and the certified linear program."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +13,8 @@ from g10sim.analysis.bound.checkpoints import Checkpoints, choose_checkpoints
 from g10sim.analysis.bound.closed_form import closed_form
 from g10sim.analysis.bound.demand import Demand, demand_of
 from g10sim.analysis.bound.machine import GPU_MEMORY, Machine
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -30,14 +25,6 @@ CHECKPOINTS = 40
 RERUNS = "computing again"
 GPU_ALONE = "kernels run on the CPU; bounds hold for kernels on the GPU"
 """Reason why no bound holds for a trace with kernels on the CPU."""
-
-_PREMISES = {
-    "transfers": "fluid",
-    "running_tensors": "pinned",
-    "compute_overlap": "after_arrival",
-    "fault_cost": "latency",
-    "flash_capacity": "limited",
-}
 
 
 @dataclass(frozen=True)
@@ -100,7 +87,8 @@ def demand_bound(demand: Demand, machine: Machine, *, steady: bool, checkpoints:
     best = Bound(demand.ideal_cycles, demand.ideal_cycles, "sum of the kernels", steady, demand.recomputes)
     _check_room(demand, machine)
     if not demand.recomputes:
-        best = replace(best, method="closed form", **vars(closed_form(demand, machine, steady=steady)))
+        cycles, stalls, savings = closed_form(demand, machine, steady=steady)
+        best = replace(best, cycles=cycles, method="closed form", stalls=stalls, savings=savings)
     if checkpoints is None:
         return best
     from g10sim.analysis.bound.program import Program  # SciPy doubles the time that a command takes to start
@@ -151,42 +139,3 @@ def _savings(solution: Solution, machine: Machine, chosen: Checkpoints) -> Itera
         yield store.name, float(row.sum()) * machine.store_bytes(store) / 100
     for limit, row in zip(machine.limits, prices.crossing, strict=True):
         yield limit.name, float(row @ time) * limit.rate / machine.clock_hz / 100
-
-
-class MemoryNeeds(Protocol):
-    """Requirements of a policy on memory (``g10sim.policies.interface.policy.Requirements``)."""
-
-    @property
-    def unlimited_memory(self) -> bool:
-        """GPU memory has room for everything."""
-
-    @property
-    def placement(self) -> str:
-        """Kind of GPU memory."""
-
-    @property
-    def keeps_copies(self) -> bool:
-        """Tiers keep copies of what has not changed."""
-
-
-def obstacle(needs: MemoryNeeds, behaviour: BehaviourSpec, workload: Workload) -> str:
-    """Say why no bound holds for a run; empty if one does.
-
-    Where none of the policy's moves drops a tensor, that is the ordinary bound, otherwise the one with
-    recomputation. Both are those of the trace as it is executed (``Workload.executed``).
-    """
-    if needs.unlimited_memory:
-        return "GPU memory is unlimited"
-    if needs.placement != "paged":
-        return f"GPU memory is {needs.placement}; bounds hold for paged memory"
-    if needs.keeps_copies:
-        return "tiers keep copies of what has not changed; bounds hold where only frozen tensors have them"
-    if len(workload.jobs) != 1:
-        return f"the workload has {len(workload.jobs)} jobs; bounds hold for one"
-    if workload.jobs[0].trace.cpu_kernels:
-        return GPU_ALONE
-    for key, value in _PREMISES.items():
-        found = getattr(behaviour, key)
-        if found != value:
-            return f"compat.{key} is '{found}'; bounds hold for '{value}'"
-    return ""

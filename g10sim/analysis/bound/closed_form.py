@@ -83,18 +83,6 @@ def _together(machine: Machine, ways: Sequence[tuple[int, ...]], sizes: Sequence
 
 
 @dataclass(frozen=True)
-class ClosedForm:
-    """Bound of the kernel with the highest one; ``stalls`` are cycles by the resource that causes them.
-
-    ``savings`` are the cycles by which this kernel's bound falls if a resource gets a percent better.
-    """
-
-    cycles: int
-    stalls: dict[str, float]
-    savings: dict[str, float]
-
-
-@dataclass(frozen=True)
 class _Leg:
     """Bytes that leave before a kernel, return after it, or both.
 
@@ -107,8 +95,13 @@ class _Leg:
     cover: Integers
 
 
-def closed_form(demand: Demand, machine: Machine, *, steady: bool) -> ClosedForm:
-    """Return the highest bound of all kernels, rounded down.
+def closed_form(
+    demand: Demand, machine: Machine, *, steady: bool
+) -> tuple[int, dict[str, float], dict[str, float]]:
+    """Return the highest bound of all kernels, rounded down, with its stalls and savings.
+
+    Stalls are cycles by the resource that causes them. Savings are the cycles by which the bound of the same
+    kernel falls if a resource gets a percent better.
 
     With E bytes more alive at a kernel than the GPU holds, those of E that the iteration has used before have
     left by then, and those that it uses later return afterwards. If iterations repeat, all of E leaves and
@@ -128,7 +121,7 @@ def closed_form(demand: Demand, machine: Machine, *, steady: bool) -> ClosedForm
         resource: float(cycles - _one(demand, better, legs, kernel)[0])
         for resource, better in machine.bettered()
     }
-    return ClosedForm(int(cycles), stalls, savings)
+    return int(cycles), stalls, savings
 
 
 def least_cycles(demand: Demand, machine: Machine) -> float:
