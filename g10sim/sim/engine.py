@@ -24,9 +24,9 @@ from g10sim.hardware.transfers.batched import BatchedTransfers
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.hardware.transfers.interface import Observer, Transfers
 from g10sim.hardware.transfers.staging import Staging
-from g10sim.policies.interface.names import check_class
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import check_class
 from g10sim.records import Location, RunRecords
 from g10sim.sim.accounts.recorder import Checker, Recorder
 from g10sim.sim.accounts.repetition import Iterations, Patience, are_replicas, with_numbers

@@ -10,9 +10,8 @@ from g10sim.errors import PlanError, PolicyError
 from g10sim.policies import base, moves
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.interface.moves import Evict, Fetch, Free, Protect
-from g10sim.policies.interface.names import check_class
 from g10sim.policies.interface.policy import Policy, Requirements
-from g10sim.policies.interface.registry import create
+from g10sim.policies.interface.registry import check_class, create
 
 
 def steps():

@@ -9,13 +9,10 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.policies.designs.pressure.forecast import Dropped, Reruns
-from g10sim.policies.designs.pressurefit.addresses import extent_bytes
-from g10sim.policies.designs.pressurefit.arriving import RULES, Windows
-from g10sim.policies.designs.pressurefit.choosing import fastest
-from g10sim.policies.designs.pressurefit.pressurefit import PressureFit
-from g10sim.policies.designs.pressurefit.recomputing import Blocks
+from g10sim.policies.designs.pressurefit.choosing import extent_bytes, fastest
+from g10sim.policies.designs.pressurefit.pressurefit import Blocks, PressureFit
 from g10sim.policies.designs.pressurefit.replay import Replay
-from g10sim.policies.designs.pressurefit.residency import Residency
+from g10sim.policies.designs.pressurefit.residency import RULES, Residency, Windows
 from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers, split_numbers
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.planning.limit import Limit

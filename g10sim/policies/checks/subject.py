@@ -12,9 +12,8 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, G10SimError, UnsupportedError
-from g10sim.policies.interface.names import check_class
 from g10sim.policies.interface.policy import Policy
-from g10sim.policies.interface.registry import create
+from g10sim.policies.interface.registry import check_class, create
 from g10sim.records import RunRecords
 from g10sim.sim.engine import run
 from g10sim.trace.format import trace_hash

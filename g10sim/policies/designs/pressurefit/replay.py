@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import defaultdict, deque
-from collections.abc import Sequence
 from math import inf
 
 import numpy as np
 
-from g10sim.policies.designs.pressurefit.arriving import Arrivals
-from g10sim.policies.designs.pressurefit.residency import Residency
+from g10sim.grouping import grouped
+from g10sim.policies.designs.pressurefit.residency import Arrivals, Residency
 from g10sim.policies.designs.pressurefit.tasks import Program
 
 _LAPS = 2
@@ -31,8 +30,8 @@ class Replay:
         self._program, count, self.arrivals = program, program.tasks, dict(arrivals)
         self._clean, self._places = residency.clean, [end % count for end in program.ends]
         due = list(filter(arrivals.__contains__, program.first_due))
-        self._leaving = _ByTask(due, [program.gaps[number].start % count for number in due], count)
-        self._due = _ByTask(due, [self._places[number] for number in due], count)
+        self._leaving = grouped((program.gaps[number].start % count, number) for number in due)
+        self._due = grouped((self._places[number], number) for number in due)
         self._asked = defaultdict[int, list[int]](list)
         for number in due:
             self._asked[arrivals[number] % count].append(number)
@@ -40,7 +39,8 @@ class Replay:
         lasting = int(program.needed[0] - program.scratch[0] - program.fresh[0])
         self._free = program.capacity_bytes - lasting + sum(program.gap_sizes[number] for number in away)
         self._queue = deque(number for number in away if arrivals[number] < count)
-        self._missing, self._ready = self._due.counts.copy(), [0.0] * count
+        self._missing = [len(self._due.get(task, ())) for task in range(count)]
+        self._ready = [0.0] * count
         self._now = self._in_at = self._out_at = self._tried_at = 0.0
         self._task = 0
         self._gone = deque[tuple[float, int]]()
@@ -79,7 +79,7 @@ class Replay:
     def _ask(self, task: int) -> None:
         """Ask for what leaves, and then for what comes, when a task follows."""
         program = self._program
-        for number in self._leaving.at(task):
+        for number in self._leaving.get(task, ()):
             if number in self._clean:
                 self._free += program.gap_sizes[number]
                 self.gone_at[number] = self._now
@@ -97,14 +97,15 @@ class Replay:
                 return False
         self._now = max(self._now, self._ready[task])
         self._advance(self._now)
-        self._missing[task], self._ready[task] = self._due.counts[task], 0.0
+        due = self._due.get(task, ())
+        self._missing[task], self._ready[task] = len(due), 0.0
         if self._free < size:
             self._note_lack(size)
         while self._free < size and (self._gone or self._delay(task)):
             if self._gone:
                 self._now = max(self._now, self._gone[0][0])
                 self._free += self._gone.popleft()[1]
-        for number in self._due.at(task):
+        for number in due:
             self._early.pop(number, None)
         return self._free >= size
 
@@ -154,17 +155,3 @@ class Replay:
             self._ready[place] = max(self._ready[place], self._in_at)
         self._tried_at = self._now
         return task is None or not missing[task]
-
-
-class _ByTask:
-    """Gaps by the tasks to which they belong, which are ``counts`` at each."""
-
-    def __init__(self, numbers: Sequence[int], tasks: Sequence[int], count: int) -> None:
-        counts = np.bincount(tasks, minlength=count)
-        self.counts: list[int] = counts.tolist()
-        self._bounds = [0, *counts.cumsum().tolist()]
-        self._numbers = [numbers[place] for place in np.argsort(tasks, kind="stable").tolist()]
-
-    def at(self, task: int) -> Sequence[int]:
-        """Return the gaps of a task, in the order in which all are given."""
-        return self._numbers[self._bounds[task] : self._bounds[task + 1]] if self.counts[task] else ()

@@ -9,8 +9,8 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.grouping import grouped
 from g10sim.looks import YELLOW, Look
-from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerJob, SelectiveOffloading, offload
 from g10sim.policies.designs.vdnn.layers import Layer
+from g10sim.policies.designs.vdnn.vdnn import OFFLOADING, LayerJob, SelectiveOffloading, offload
 from g10sim.policies.interface import PlannedMachine, Requirements
 from g10sim.policies.interface.moves import Await, Evict, KeepUncompressed
 from g10sim.policies.interface.parameters import Density, one_for_each, parameter

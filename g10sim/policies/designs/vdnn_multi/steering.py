@@ -14,8 +14,8 @@ import numpy as np
 
 from g10sim.analysis.gradients import first_backward_kernel
 from g10sim.policies.designs.farthest_use import FarthestUse
-from g10sim.policies.designs.vdnn.design import LayerJob
 from g10sim.policies.designs.vdnn.layers import Layer
+from g10sim.policies.designs.vdnn.vdnn import LayerJob
 from g10sim.policies.designs.vdnn_multi.offload_set import OffloadTimeline
 from g10sim.policies.interface import PolicyView
 from g10sim.policies.interface.moves import Evict, Fetch, Move

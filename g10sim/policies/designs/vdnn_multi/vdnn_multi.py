@@ -12,7 +12,6 @@ from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
 from g10sim.looks import DARK_GREY, Look
-from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerWise, layer_joins
 from g10sim.policies.designs.vdnn.layers import (
     Schedule,
     heavy_kind,
@@ -21,6 +20,7 @@ from g10sim.policies.designs.vdnn.layers import (
     managed_layers,
     schedule_of,
 )
+from g10sim.policies.designs.vdnn.vdnn import OFFLOADING, LayerWise, layer_joins
 from g10sim.policies.designs.vdnn_multi.offload_set import (
     OffloadTimeline,
     by_window,
