@@ -300,6 +300,7 @@ class Counts:
         self.recency.take(tensor, count)
         self.take(-count)
         self.pools[target].place(self, tensor, count)
+        self.pools[target].note_peak()
         self.pages[target][tensor] += count
 
     def discard(self, tensor: int, *, but_for_gpu: bool = False) -> None:
@@ -327,6 +328,7 @@ class Counts:
             self.pools[place].drop(self, tensor, count)
             self.pages[last][tensor] += count
             self.pools[last].store(self, tensor, count)
+            self.pools[last].note_peak()
 
     def allocate_in(self, place: Location, tensor: int) -> None:
         """Give pages without contents room in a memory tier, as far as it has any."""
@@ -334,6 +336,7 @@ class Counts:
         count = min(self.absent[tensor], self.pools[place].free)
         if count:
             self.pools[place].store(self, tensor, count)
+            self.pools[place].note_peak()
             self.absent[tensor] -= count
             self.pages[place][tensor] += count
 
@@ -358,6 +361,7 @@ class Counts:
         """Let pages go from one tier to another that has room for them."""
         self.door.enter()
         self.pools[target].store(self, tensor, count)
+        self.pools[target].note_peak()
         self.carry_over(tensor, count, source, target)
 
     def cancel(self, tensor: int) -> None:

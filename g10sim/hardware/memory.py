@@ -206,12 +206,18 @@ class Residency(Counts):
         return self.recency.merging(tensor) == ANY_NUMBER
 
     def note_peak(self) -> None:
-        """Remember the largest number of GPU pages in use, by this job and by all."""
+        """Remember the largest number of pages in use: of the GPU, by this job and by all, and of tiers."""
         frames = self.frames
         if self.filled > self._peak_used:
             self._peak_used = self.filled
         if frames.capacity_pages - frames.free > frames.least_peak:
             frames.note_peak()
+        self._note_tiers()
+
+    def _note_tiers(self) -> None:
+        for pool in self.pools.values():
+            if pool.capacity_pages - pool.free > pool.least_peak:
+                pool.note_peak()
 
     def restart_peaks(self) -> None:
         """Begin to look for peaks again."""

@@ -103,6 +103,10 @@ class Pool(Pages):
 
     def take(self, count: int) -> None:
         """Fill ``count`` pages. Raises CapacityError when there are not that many."""
+        self._fill(count)
+        self.note_peak()
+
+    def _fill(self, count: int) -> None:
         self.free -= count
         if self.free < 0:
             self.free += count
@@ -110,16 +114,17 @@ class Pool(Pages):
                 f"{self.name} is full: its {format_bytes(self.capacity_pages * self.page_bytes)} cannot "
                 f"hold another {format_bytes(count * self.page_bytes)} of evicted tensors"
             )
-        if self.capacity_pages - self.free > self.least_peak:
-            self.note_peak()
 
     def place(self, owner: object, tensor: int, count: int) -> None:
-        """Take pages of a tensor in before time starts. Raises CapacityError."""
-        self.take(count)
+        """Put pages of a tensor here that need not be written. Raises CapacityError."""
+        self._fill(count)
 
     def store(self, owner: object, tensor: int, count: int) -> None:
-        """Take pages of a tensor in. Raises CapacityError."""
-        self.take(count)
+        """Take pages of a tensor in. Raises CapacityError.
+
+        Whoever moves pages notes the peak, once all that moves at the same time has moved.
+        """
+        self._fill(count)
 
     def fetch(self, owner: object, tensor: int, count: int) -> None:
         """Give pages of a tensor out."""

@@ -104,6 +104,15 @@ def test_prefetch_takes_bytes_over_bandwidth_rounded_up(pages, place, rate):
     assert bench.arrival(0) == -(-pages * 1000 * 10 // rate)
 
 
+def test_what_leaves_for_a_tier_while_as_much_comes_from_it_is_no_peak():
+    bench = Bench(machine(), [(4, GPU), (4, HOST)])
+    bench.host.watch(0)
+    bench.evict(0, HOST)
+    bench.prefetch(1)
+    assert bench.arrival(1) == bench.departure(0) == 4000
+    assert (bench.host.used, bench.host.peak(0)) == (4, 4)
+
+
 def test_flash_is_limited_by_the_ssd_and_host_by_the_link():
     for place, cycles in ((HOST, 7000), (FLASH, 14_000), (NONE, 3500)):
         bench = Bench(machine(mapping="2 GB/s"), [(7, place)])

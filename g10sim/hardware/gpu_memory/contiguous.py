@@ -65,10 +65,11 @@ class Contiguous(Residency):
         return *pages, *queues, *(tuple(sorted(marked)) for marked in marks), buffers
 
     def note_peak(self) -> None:
-        """Remember the largest number of GPU pages that belong to somebody, and the largest hole then."""
+        """Remember the most GPU pages that belong to somebody, the largest hole then, and pages of tiers."""
         allocator = self.blocks.allocator
         if allocator.used_pages > self._peak_used:
             self._peak_used, self._hole_at_peak = allocator.used_pages, allocator.largest_hole_pages
+        self._note_tiers()
 
     @property
     def peaks(self) -> tuple[int, int]:
