@@ -59,6 +59,12 @@ class PinnedSpec(quantities.Spec):
     pageable_bandwidth: Annotated[quantities.PositiveRate | None, _PAGEABLE] = None
     """most of a copy that uses pageable memory; none: as fast as pinned"""
 
+    @property
+    def is_free(self) -> bool:
+        """Return whether any buffer is pinned at once, whatever others have pinned."""
+        latencies, rates = (self.pin_latency, self.unpin_latency), (self.pin_rate, self.unpin_rate)
+        return self.limit is None and not any(latencies) and not any(rates)
+
 
 class CompressionSpec(quantities.Spec):
     """Workers that compress tensors in host memory, all of them one tensor at a time.

@@ -211,7 +211,8 @@ def _shares_only_links(workload: Workload, system: SystemSpec) -> bool:
     host, exchange = system.host, workload.exchange
     exchanges = exchange is not None and exchange.method != "none"
     ring = exchange is not None and exchange.method == "ring" and system.nvlink is not None
-    return host.pinned is None and host.compression is None and (ring or not exchanges)
+    pins_freely = host.pinned is None or host.pinned.is_free
+    return pins_freely and host.compression is None and (ring or not exchanges)
 
 
 def _groups(system: SystemSpec, busy: Group) -> list[Group]:

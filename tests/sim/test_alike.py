@@ -88,7 +88,10 @@ def test_all_are_simulated_where_groups_or_jobs_differ():
 
 def test_all_are_simulated_where_they_share_more_than_links():
     everyone = [0, 1, 2, 3]
-    assert simulated(node(*PAIRS, host={"pinned": {"limit": "1 TiB"}})) == everyone
+    free = {"pageable_bandwidth": "5 GB/s"}
+    assert simulated(node(*PAIRS, host={"pinned": free})) == [0, 1]
+    for cost in ({"limit": "1 TiB"}, {"pin_latency": "1 us"}, {"unpin_rate": "1 GB/s"}):
+        assert simulated(node(*PAIRS, host={"pinned": free | cost})) == everyone
     rings = node(*PAIRS, nvlink={"bandwidth": "300 GB/s"})
     for method, system, expected in (
         ("ring", node(*PAIRS), everyone),
@@ -100,7 +103,7 @@ def test_all_are_simulated_where_they_share_more_than_links():
 
 
 @settings(max_examples=25, deadline=None)
-@example([16, 32, 1, 1, 1], "K2", "deadline", PAIRS, 6, 30)
+@example([16, 32, 1, 1, 1], "K2", "deadline", PAIRS, 6, 30, None)
 @given(
     st.lists(st.integers(1, 60), min_size=2, max_size=5),
     st.sampled_from(["K1", "K2", "K4"]),
@@ -108,10 +111,11 @@ def test_all_are_simulated_where_they_share_more_than_links():
     st.sampled_from([((0, 1), (2, 3)), ((0, 2), (1, 3)), ()]),
     st.integers(6, 22),
     st.integers(30, 90),
+    st.sampled_from([None, {"pageable_bandwidth": "5 GB/s"}]),
 )
-def test_every_group_fares_as_the_simulated_one(sizes, step, service, groups, uplink, memory):
-    trace = chain(*sizes)
-    system = node(*groups, uplink=f"{uplink} GB/s", host={"memory_bandwidth": f"{memory} GB/s"})
+def test_every_group_fares_as_the_simulated_one(sizes, step, service, groups, uplink, memory, pinned):
+    trace, host = chain(*sizes), {"memory_bandwidth": f"{memory} GB/s", "pinned": pinned}
+    system = node(*groups, uplink=f"{uplink} GB/s", host=host)
     policy = {"name": "vdnn_multi", "ladder": step, "headroom": 0.05, "arbitration": service}
     policy |= {"offload": "conv"} if step == "K4" else {}
     all_jobs, few = workload(trace=trace), one_group(workload(trace=trace), system)
