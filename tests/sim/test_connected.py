@@ -1,9 +1,12 @@
 """Jobs on several GPUs: copies that cross a link share it, whichever of them is new."""
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from machines import machine, trace_of
 
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.policies.interface.moves import Evict
@@ -88,3 +91,23 @@ def test_to_watch_or_to_share_all_links_anew_changes_nothing(seed, kind, service
     alone, watched, anew = found
     assert alone.iterations == watched.iterations
     assert watched == anew
+
+
+ARRIVING = ((616709, 16, 0), (519109, 17, 777), (7396, 25, 777))
+"""Seeds and kernels of random traces, and the cycles at which their jobs come."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "jobs", "pages", "host_pages"),
+    [("stream", ((432238, 25, 0),), 31_117, 10**6), ("pressure", ARRIVING, 14_566, 3000)],
+)
+def test_watching_changes_nothing_where_pages_of_a_running_kernel_leave(policy, jobs, pages, host_pages):
+    """They fault again, so that others move than foreseen."""
+    node = machine(pages, host_pages, fault="0 s" if policy == "stream" else "1 us", group_pages=8)
+    workload = Workload(
+        tuple(Job(random_trace(seed, kernels=count), arrival_cycles=start) for seed, count, start in jobs),
+        sharing=SharingSpec(compute="concurrent"),
+    )
+    behaviour = BehaviourSpec(running_tensors="evictable", flash_capacity="unlimited", tensor_order="trace")
+    found = [run(workload, node, create(policy), behaviour, record=names) for names in ((), ("timeline",))]
+    assert found[0].iterations == found[1].iterations

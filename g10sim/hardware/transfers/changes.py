@@ -185,6 +185,8 @@ class NextChange:
         if len(site.neighbours) > 1 or any(tier and not tier.free for tier in tiers):
             return False
         leaving = [other for other in flows if other.source is GPU and other.lane.site is site]
+        if any(other.run.tensor in site.memory.needed for other in leaving):
+            return False  # the running kernel's pages fault again
         if len(users) == 1 and self._merging(users) < 2:
             return False
         return self._always_leave_room(leaving, users, site.memory.frames.free)

@@ -237,7 +237,8 @@ def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_wa
             memory.reorder()
         lane.carry = min(progress, page_work) if queue else 0
         # The running kernel's pages that leave fault again, from another queue.
-        if not queue or (used is victim and used.tensor in memory.needed):
+        leaves = used is victim or flow.source is GPU
+        if not queue or (leaves and used.tensor in memory.needed):
             return Reached(now, changes, None, is_made=False)
         rank, found = flow.rank, _next(site, lane, heads, is_fault=is_fault)
         if found is None:
