@@ -195,18 +195,8 @@ CASES = [
 ]
 READERS = {
     *("lies", "state", "arriving", "evicting", "used_in_place", "kept_in", "clean_pages"),
-    *(
-        "describe",
-        "stay_mapped",
-        "order",
-        "check",
-        "figures",
-        "is_usable",
-        "is_asked_for",
-        "merging",
-        "joins_last",
-    ),
-    *("note_peak", "restart_peaks"),
+    *("describe", "stay_mapped", "order", "check", "figures", "is_usable", "merging", "joins_last"),
+    *("note_peak", "restart_peaks", "is_asked_for"),
 }
 """Public methods of a memory that look at it, keep count, or say how later changes are made."""
 PARTS = {"arrived", "reorder", "settle"}

@@ -35,9 +35,12 @@ class Contiguous(Residency):
         self._staged, self._recalls = blocks.staged, blocks.recalls
         self.held: MutableMapping[int, int] = {}
         self.waiting: deque[int] = deque()
-        self.whole, self._read_again = set[int](), set[int]()
+        self.whole = set[int]()
+        self._read_again = set[int]()
         self._leaving: dict[int, None] = {}
-        self._copied_out, self._stored, self._condemned = set[int](), set[int](), set[int]()
+        self._copied_out = set[int]()
+        self._stored = set[int]()
+        self._condemned = set[int]()
         self._settled = -1
         self._hole_at_peak = self.largest_hole_pages
 

@@ -172,7 +172,8 @@ class HostMemory:
         self.compression = spec.compression
         self.pinned = PinnedMemory(self.spec, clock_hz)
         self.workers = Workers()
-        self.clock_hz, self.now = clock_hz, 0
+        self.clock_hz = clock_hz
+        self.now = 0
 
     def advance(self, now: int) -> None:
         """Carry out what the workers have done by the cycle ``now``."""

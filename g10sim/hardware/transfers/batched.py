@@ -46,7 +46,8 @@ class BatchedTransfers(Transfers):
         observer: Observer | None = None,
         door: Door | None = None,
     ) -> None:
-        self._door, self._observer = door or Door(), observer
+        self._door = door or Door()
+        self._observer = observer
         if system.gpu.count != 1:
             raise ConfigError(
                 f"compat.transfers: batched transfers serve one GPU; found gpu.count {system.gpu.count}"
@@ -66,7 +67,8 @@ class BatchedTransfers(Transfers):
         self._next = self._busy = self._repeats = self._streamed = self._changes = self.events = 0
         self._moves: list[Move] = []
         self._previous: list[Move] = []
-        self._steady, self._stuck, self._attached = False, True, False
+        self._steady = self._attached = False
+        self._stuck = True
 
     def attach(self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due = None) -> None:
         """Serve this job's memory from now on."""

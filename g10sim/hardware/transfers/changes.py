@@ -164,8 +164,11 @@ class NextChange:
 
         It is one room alone: that those who make it go on is known only while they need no such room.
         """
-        if self._is_observed or not any(flow.source is GPU for flow in flows):
+        leaving = [flow for flow in flows if flow.source is GPU]
+        if self._is_observed or not leaving:
             return None
+        if any(flow.run.tensor in flow.lane.site.memory.needed for flow in leaving):
+            return None  # the running kernel's pages fault again
         for room in sorted(rooms, key=_pages):
             users = rooms[room]
             if isinstance(room, Frames) and self._is_refilled(users, flows):
@@ -185,8 +188,6 @@ class NextChange:
         if len(site.neighbours) > 1 or any(tier and not tier.free for tier in tiers):
             return False
         leaving = [other for other in flows if other.source is GPU and other.lane.site is site]
-        if any(other.run.tensor in site.memory.needed for other in leaving):
-            return False  # the running kernel's pages fault again
         if len(users) == 1 and self._merging(users) < 2:
             return False
         return self._always_leave_room(leaving, users, site.memory.frames.free)

@@ -210,7 +210,10 @@ class Sites:
 
     def keep(self, site: Site) -> None:
         """Keep the flows of a job that are new, and the links that they cross."""
-        (self.stale.add if site.keep() else self.stale.discard)(site.job)
+        if site.keep():
+            self.stale.add(site.job)
+        else:
+            self.stale.discard(site.job)
         self._cross(site, {link for flow in site.flows for link in flow.links})
 
     def _cross(self, site: Site, links: Collection[Link]) -> None:

@@ -15,7 +15,7 @@ Observer = Callable[[Moved, int, int, int], None]
 """Is told of moves: what moved, start and end cycle, pages."""
 
 Due: TypeAlias = Callable[[int, int], int] | None
-"""Tells the cycle at which a job expects to need a tensor, given the current cycle of the transfers."""
+"""Tells the cycle at which a job expects to need a tensor, given that of the transfers; None: nobody does."""
 
 
 class VictimRule(Protocol):

@@ -62,7 +62,7 @@ class Patience:
     """Ends the simulation of some jobs once the last iterations of all of them have taken too long."""
 
     def __init__(self, clock: Clock, jobs: int) -> None:
-        self._clock, self._others = clock, jobs
+        self._clock, self._in_time = clock, jobs
 
     def watch(self, at_most: int, iterations: Iterations) -> None:
         """Wait until the last iteration of a job, which begins now, has taken more cycles than that."""
@@ -71,8 +71,8 @@ class Patience:
     def _ring(self, iterations: Iterations) -> None:
         """Count a job that is late. Raises TooSlowError where all are, unless they wait for nothing."""
         if not iterations.is_over:
-            self._others -= 1
-        if not self._others and self._clock.peek() < inf:
+            self._in_time -= 1
+        if not self._in_time and self._clock.peek() < inf:
             raise TooSlowError
 
 

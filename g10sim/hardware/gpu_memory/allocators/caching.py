@@ -48,7 +48,8 @@ class CachingPool(Allocator):
 
         super().__init__(capacity_pages)
         self._rounding = pages(spec.rounding)
-        self._small_limit, self._large_limit = spec.small_limit // page_bytes, pages(spec.large_limit)
+        self._small_limit = spec.small_limit // page_bytes
+        self._large_limit = pages(spec.large_limit)
         self._small_chunk, self._large_chunk = pages(spec.small_chunk), pages(spec.large_chunk)
         self._chunk_rounding = pages(spec.chunk_rounding)
         self._returns = spec.returns_chunks

@@ -134,8 +134,9 @@ class Search:
         if (known is None and self._left <= 0) or (self._found and self._time.is_over()):
             return 0.0
         speed = self._found[key] = self._speed(plan, to_beat)
-        self._unsure.discard(key)
         if speed < to_beat:
             self._unsure.add(key)
+        else:
+            self._unsure.discard(key)
         self._left -= known is None and speed > 0
         return speed
