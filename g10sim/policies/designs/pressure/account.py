@@ -242,17 +242,21 @@ class Account:
     def use(self, tensor: int, following: int) -> None:
         """Note the kernel that is the next to use a tensor that is alive."""
         here, away = self.here[tensor], self.away[tensor]
-        if here or away:
-            self.put(tensor, 0, 0)
+        if away:
+            self.put(tensor, here, 0)
+        if here:
+            self.present.remove(self._never - self.next[tensor], tensor)
+            self.present.add(self._never - following, tensor)
         self.next[tensor], self.tier_of[tensor] = following, 0
         self._uses.add(following, tensor)
-        if here or away:
+        if away:
             self.put(tensor, here, away)
 
     def leave(self, tensor: int, size_bytes: int, tier: int) -> None:
         """Note bytes that leave for a tier; those that are away already count there, too."""
         here, away = self.here[tensor], self.away[tensor]
-        self.put(tensor, here, 0)
+        if away:
+            self.put(tensor, here, 0)
         self.tier_of[tensor] = tier
         self.put(tensor, here - size_bytes, away + size_bytes)
 

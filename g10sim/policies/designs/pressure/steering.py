@@ -103,9 +103,10 @@ class Steering:
 
     def _has_victims(self, view: PolicyView, following: int, room: int) -> bool:
         """Return whether new tensors of the next kernel push out nothing else that it needs."""
-        account, needed = self._account, set(self._forecast.needed[following])
+        account, forecast = self._account, self._forecast
+        needed = {*forecast.needed[view.kernel], *forecast.needed[following]}
         victims = account.here_bytes - sum(map(account.here.__getitem__, needed))
-        return sum(map(self._sizes.__getitem__, self._forecast.born[following])) <= room + victims
+        return sum(map(self._sizes.__getitem__, forecast.born[following])) <= room + victims
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
@@ -155,7 +156,8 @@ class Steering:
                 self._coming.discard(tensor)
             there, changed = set(filter(account.alive.__getitem__, changed)), set()
             for tensor in there:
-                account.put(tensor, self._sizes[tensor] if account.next[tensor] > kernel else 0, 0)
+                if account.here[tensor] < self._sizes[tensor]:
+                    account.put(tensor, self._sizes[tensor], 0)
         for tensor in (*changed, *gone, *(self._leaving.ways if self._named else ())):
             self._has_moved(view, tensor)
         self._coming.follow(partial(self._has_moved, view))
@@ -169,10 +171,7 @@ class Steering:
         account, sizes, late = self._account, self._sizes, set[int]()
         born = self._forecast.born[view.kernel]
         for tensor in self._forecast.needed[view.kernel]:
-            if tensor in there:
-                continue
-            if account.here[tensor] == sizes[tensor] and not self._named:
-                account.put(tensor, 0, 0)
+            if tensor in there or (account.here[tensor] == sizes[tensor] and not self._named):
                 continue
             if account.alive[tensor]:
                 self._leaving.discard(tensor)
@@ -190,8 +189,9 @@ class Steering:
         self._seen.add(tensor)
         before, size, here = account.here[tensor], self._sizes[tensor], view.resident_bytes(tensor)
         moving = view.in_transfer_bytes(tensor) if here < size else 0
-        self._coming.note(tensor, moving)
-        if not moving:
+        if moving:
+            self._coming.note(tensor, moving)
+        else:
             self._coming.discard(tensor)
             self._leaving.discard(tensor)
         away = size - here
