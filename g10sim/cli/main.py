@@ -7,8 +7,21 @@ import gc
 import os
 import signal
 import sys
+from contextvars import ContextVar
 
 _INTERRUPTED = 130
+_IS_WHOLE_PROCESS = ContextVar("_IS_WHOLE_PROCESS", default=False)
+
+
+def run_alone() -> None:
+    """Run the command line in a process that does nothing else."""
+    _IS_WHOLE_PROCESS.set(True)
+    main()
+
+
+def is_whole_process() -> bool:
+    """Return whether this process runs a command and nothing else."""
+    return _IS_WHOLE_PROCESS.get()
 
 
 def main() -> None:

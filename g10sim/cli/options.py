@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from typer import Argument, BadParameter, Option
 
 from g10sim.capture.options import Otherwise, SizeOptions, StepOptions, flag
+from g10sim.cli.main import is_whole_process
 from g10sim.config.data import find_file
 from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Spec, descriptions
@@ -149,7 +150,7 @@ def choose_executor(
     Raises ConfigError if both are given.
     """
     if scheduler is None:
-        return LocalProcesses(workers or default_workers, seconds)
+        return LocalProcesses(workers or default_workers, seconds, may_copy_itself=is_whole_process())
     if seconds is not None:
         raise ConfigError("--seconds: found with --scheduler; allowed: on this machine only")
     if workers is not None:

@@ -39,18 +39,44 @@ finally:
     assert shown.splitlines()[-1] == "[]"
 
 
-def test_a_run_leaves_numpy_to_the_processes_of_its_cells(config):
-    code = f"""
-import sys
-from g10sim.cli.main import main
-sys.argv = ["g10sim", "run", {str(config(policies=["base_uvm"]))!r}]
+def ran(code, *arguments):
+    """The lines of a command that runs in its own process, whose last statement is code."""
+    program = f"""
+import multiprocessing.process, sys
+from g10sim.cli.main import run_alone
+sys.argv = ["g10sim", *sys.argv[1:]]
+start = multiprocessing.process.BaseProcess.start
+multiprocessing.process.BaseProcess.start = lambda self: (print(type(self).__name__), start(self))
 try:
-    main()
+    run_alone()
 finally:
-    print("numpy._core" in sys.modules)
+    {code}
 """
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.splitlines()[-1] == "False"
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_a_run_leaves_numpy_to_the_processes_of_its_cells(config):
+    assert ran("print('numpy._core' in sys.modules)", "run", config(policies=["base_uvm"]))[-1] == "False"
+
+
+PLUG_IN = """
+from g10sim.policies.interface import Policy
+
+class Idle(Policy):
+    name = "idle"
+"""
+
+
+def test_a_single_worker_is_a_copy_of_the_command_unless_that_has_loaded_code_of_others(here, config):
+    (here / "idling.py").write_text(PLUG_IN)
+    of_g10sim, with_plug_in = ["base_uvm", "deepum"], ["idling:Idle", "base_uvm"]
+    several = "--output", "other", "--workers", "2"
+    assert "ForkProcess" in ran("pass", "run", config(policies=of_g10sim))
+    assert "ForkServerProcess" in ran("pass", "run", config(policies=of_g10sim), *several)
+    found = ran("pass", "run", config(policies=with_plug_in, output="third"))
+    assert "ForkServerProcess" in found
+    assert "ForkProcess" not in found
 
 
 def test_a_misspelt_command_is_told_the_nearest():

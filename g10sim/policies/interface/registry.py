@@ -27,6 +27,7 @@ PolicyClass = TypeVar("PolicyClass", bound=type[Policy])
 
 
 _POLICIES: dict[str, type[Policy]] = {}
+_PLUG_INS: set[str] = set()
 _TRUSTS = ContextVar("_TRUSTS", default=True)
 
 _HOOK = "on_"
@@ -186,7 +187,13 @@ def module_of(name: str) -> str:
     return name.partition(":")[0] if ":" in name else find(name).__module__
 
 
+def has_plug_ins() -> bool:
+    """Return whether this process has imported code of plug-ins."""
+    return bool(_PLUG_INS)
+
+
 def _load(path: str, name: str) -> object:
+    _PLUG_INS.add(path)
     module, _, attribute = path.partition(":")
     try:
         found: object = importlib.import_module(module)
