@@ -79,7 +79,8 @@ class ProfiledFaultCost:
     (r * (1 - q) * S / B_host). B_host comes from the profiled durations in whole seconds (an integer
     division there) or is unlimited; B_flash = B_host * fault latency / (fault latency + flash latency), at
     most the SSD's rate; B_host is at most what flash leaves of the link. Where that leaves nothing, the
-    host's term is infinite and the time is 0, or it is 0/0 and only flash counts.
+    host's term is infinite and the time is 0, or it is 0/0 and only flash counts. Where a fault has no
+    latency, flash's term is infinite and the time is 0.
 
     ``ticks_per_second`` are those of profiled durations.
     """
@@ -115,7 +116,7 @@ class ProfiledFaultCost:
             share = side.faulting / side.pages if side.pages else 0.0
             on_flash = side.at[-1] / side.faulting if side.faulting else 0.0
             if side.at[-1]:
-                flash_ms += share * on_flash * size / flash_rate
+                flash_ms += _ieee_divide(share * on_flash * size, flash_rate)
             host_ms += _ieee_divide(share * (1 - on_flash) * size, min(host_rate, left))
         slowest_ms = host_ms if flash_ms < host_ms else flash_ms
         return int(slowest_ms * self._cycles_per_ms) if math.isfinite(slowest_ms) else 0

@@ -87,6 +87,8 @@ class Pool(Pages):
 
     keeps_copies = True
     """True if pages that went to a GPU may lie here again without being written."""
+    has_worn = False
+    """True once what was written here changes how it goes on."""
 
     def __init__(self, tier: Tier, page_bytes: int, capacity_pages: int | None = None) -> None:
         super().__init__(tier.capacity // page_bytes if capacity_pages is None else capacity_pages)

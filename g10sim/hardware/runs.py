@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -14,11 +14,12 @@ _GONE: Final = -1
 class Run:
     """``count`` pages of one tensor that share a place in a queue or in the eviction order.
 
-    ``rate`` limits how fast a demanded run can be served, in bytes/second; 0 means no limit. Of runs in
-    eviction orders that share a clock, the one with the lower ``stamp`` is older.
+    ``rate`` limits how fast a run can be served, in bytes/second; 0 means no limit. It holds for the place
+    ``toward`` which it leaves (None: for any). Of runs in eviction orders that share a clock, the one with
+    the lower ``stamp`` is older.
     """
 
-    __slots__ = ("count", "rate", "stamp", "tensor")
+    __slots__ = ("count", "rate", "stamp", "tensor", "toward")
 
     is_empty = False
     """Its pages cross the link, but none of the tensor's changes place."""
@@ -28,6 +29,7 @@ class Run:
         self.count = count
         self.rate = rate
         self.stamp = stamp
+        self.toward: Hashable = None
 
     def entries(self) -> Iterable[tuple[int, int]]:
         """Return the tensor and the pages of each run that it stands for, the most recent first."""
@@ -39,7 +41,7 @@ class Run:
 
     def state(self, now: int) -> tuple[object, ...]:
         """Return what sets it apart from other runs in its place at the cycle ``now``."""
-        return self.tensor, self.count, self.rate, self.is_empty
+        return self.tensor, self.count, self.rate, self.toward, self.is_empty
 
 
 class EmptyRun(Run):

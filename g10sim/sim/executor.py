@@ -176,7 +176,8 @@ class JobRun:
     def _rest(self, learnt: Hashable) -> Hashable:
         """Return what later iterations depend on besides pages in memory and on links; None: not known."""
         memory = self.memory.state(self._clock.cycle)
-        if memory is None or self._machine.is_mixed:
+        wears = any(pool.has_worn for pool in self.memory.pools.values())
+        if memory is None or self._machine.is_mixed or wears:
             return None
         others = {
             record.job: (record.iteration - self._view.iteration, self._clock.cycle - record.end)

@@ -32,9 +32,9 @@ def side(pages=0, flash=0, host=0, absent=0):
     return FaultCount([absent, 0, host, flash], pages)
 
 
-def cost(inputs=None, outputs=None, *, duration=0, profile=None, ssd="3.2 GB/s"):
+def cost(inputs=None, outputs=None, *, duration=0, profile=None, system=None):
     sides = inputs or side(), outputs or side()
-    return ProfiledFaultCost(machine(ssd), CLOCK).cycles(duration, profile, *sides)
+    return ProfiledFaultCost(system or machine(), CLOCK).cycles(duration, profile, *sides)
 
 
 def cycles(size_bytes, rate):
@@ -156,14 +156,14 @@ def test_profiled_flash_rate_adds_its_latency():
 
 def test_ssd_that_leaves_the_host_nothing_makes_host_faults_free():
     # x/0 is infinite, and an infinite time counts as none.
-    assert cost(side(1000, flash=500, host=500), side(10, host=10), ssd="15.754 GB/s") == 0
+    assert cost(side(1000, flash=500, host=500), side(10, host=10), system=machine("15.754 GB/s")) == 0
 
 
 def test_ssd_that_fills_the_link_alone_counts():
     # 0/0 is not a number, also when added to an infinite time, and only the SSD's term is left.
     only_ssd = pytest.approx(cycles(500 * PAGE, LINK), abs=1)
-    assert cost(side(1000, flash=500), ssd="15.754 GB/s") == only_ssd
-    assert cost(side(1000, flash=500, host=500), ssd="15.754 GB/s") == only_ssd
+    assert cost(side(1000, flash=500), system=machine("15.754 GB/s")) == only_ssd
+    assert cost(side(1000, flash=500, host=500), system=machine("15.754 GB/s")) == only_ssd
 
 
 def test_profile_of_a_kernel_without_outputs_leaves_the_ssd_term():
@@ -171,3 +171,9 @@ def test_profile_of_a_kernel_without_outputs_leaves_the_ssd_term():
     only_flash = cost(side(1000, flash=1000), duration=seconds(1), profile=profile)
     assert only_flash == pytest.approx(cycles(1000 * PAGE, SSD), abs=1)
     assert cost(side(1000, host=1000), duration=seconds(1), profile=profile) == 0
+
+
+def test_faults_without_latency_leave_flash_no_rate_and_are_free():
+    system = load_system({"preset": "a100-40g-g10-paper", "page_fault": {"latency": "0 s"}})
+    assert cost(side(100, flash=10), system=system) == 0
+    assert cost(side(100, host=10), system=system) > 0

@@ -9,7 +9,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, UnsupportedError
-from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.policies.interface.registry import create
 from g10sim.records import MigrationCause
@@ -56,6 +56,30 @@ def test_a_copy_waits_for_one_of_another_gpus_job_that_crosses_its_own_link():
     records = run(workload, system(2, tiers=[FAR, "host", "ssd"]), FromFar(), record=("migrations",))
     evicted = [one for one in records.migrations if one.cause is MigrationCause.PLANNED_EVICTION]
     assert [(one.start, one.end) for one in evicted] == [(11_000, 14_000), (18_000, 25_000)]
+
+
+class Spilled(Policy):
+    """A tensor is to leave for a tier that is full until the weight there has come."""
+
+    name = "spilled"
+    requirements = Requirements(addresses="own", pins_on_use=True)
+
+    def homes(self, job):
+        return {1: "far"}
+
+    def on_kernel_start(self, view):
+        return [Evict(0, "far")] if view.kernel == 1 else []
+
+
+def test_what_leaves_for_another_place_than_before_goes_as_fast_as_it_does_there():
+    """Pageable host memory takes a page in 2,000 cycles: seven until the tier has room, which takes 1,000."""
+    trace = trace_of({"w*": 4, "a": 10}, [(1000, "", "a"), (10_000, "", ""), (20_000, "w", ""), (1, "a", "")])
+    host = {"memory": "1 GB", "pinned": {"limit": "0 B", "pageable_bandwidth": "0.5 GB/s"}}
+    tiny = system(1, tiers=[FAR | {"capacity": "4 kB", "at": "gpu0"}, "host", "ssd"], host=host)
+    records = run(Workload((Job(trace, iterations=1),)), tiny, Spilled(), record=("migrations",))
+    evicted = [one for one in records.migrations if one.cause is MigrationCause.PLANNED_EVICTION]
+    found = [(one.target.name, one.size_bytes, one.start, one.end) for one in evicted]
+    assert found == [("HOST", 7000, 11_000, 25_000), ("FAR", 3000, 25_000, 28_000)]
 
 
 MACHINES = {
@@ -111,3 +135,23 @@ def test_watching_changes_nothing_where_pages_of_a_running_kernel_leave(policy, 
     behaviour = BehaviourSpec(running_tensors="evictable", flash_capacity="unlimited", tensor_order="trace")
     found = [run(workload, node, create(policy), behaviour, record=names) for names in ((), ("timeline",))]
     assert found[0].iterations == found[1].iterations
+
+
+class Exchange(Policy):
+    """A tensor leaves while another one takes its room, page by page."""
+
+    name = "exchange"
+    requirements = Requirements(addresses="own")
+
+    def on_kernel_start(self, view):
+        return [Evict(0, "host"), Fetch(1)] if view.kernel == 1 else []
+
+
+def test_steps_do_not_grow_with_the_pages_that_two_gpus_exchange():
+    def steps(gpus, pages):
+        kernels = [(1, "", "a"), (1, "", ""), (1, "", "b"), (1, "b", ""), (1, "a", "")]
+        trace = trace_of({"a": pages, "b": pages}, kernels)
+        jobs = (Job(trace, iterations=1, gpu=gpu) for gpu in range(gpus))
+        return run(Workload(tuple(jobs)), system(gpus, pages + 10), Exchange()).events
+
+    assert steps(2, 50) == steps(2, 500)

@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import pytest
 from drawn_cases import draw_case
+from drives import drive, with_drive
+from machines import FLASH, GPU, FollowPlan, simulate, trace_of
 
 from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.policies.interface.registry import available, create
@@ -85,3 +87,12 @@ def test_two_equal_iterations_are_not_enough(policy, seed, period):
     assert any(alike)
     assert not all(alike[alike.index(True) :])
     go_on(case, policy)
+
+
+def test_nobody_knows_when_the_same_comes_again_from_a_drive_that_wears():
+    """The drive is empty when an iteration ends."""
+    trace = trace_of({"a": 4, "w*": 4}, [(1000, "", "a"), (90_000, "w", ""), (90_000, "a", "")])
+    policy = FollowPlan(moves=[(1, 0, FLASH), (2, 0, GPU)])
+    iterations = simulate(trace, with_drive(drive()), policy, iterations=8).iterations
+    assert iterations[-1].traffic["gpu_to_ssd_bytes"] == 4000
+    assert [one.period for one in iterations] == [None] * 8

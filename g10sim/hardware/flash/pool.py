@@ -137,6 +137,7 @@ class FlashPool(Pool):
 
         Returns the extent and its new bytes.
         """
+        self.has_worn = True
         size, extent = count * self.page_bytes, (id(owner), tensor)
         left = size - self._overwrite(extent, size)
         fresh = min(left, self._unused)

@@ -5,7 +5,7 @@ Room that others make before it is needed does not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
 from itertools import chain
 from typing import TypeAlias
@@ -121,9 +121,9 @@ class NextChange:
     def _of(self, flows: list[Flow]) -> int | None:
         """Cycles until something that these flows use is used up."""
         soonest, rooms = self._rooms_of(flows)
-        refilled = self._refilled_room(rooms, flows)
+        refilled = self._refilled_rooms(rooms, flows)
         for room, users in rooms.items():
-            if room is refilled:
+            if room in refilled:
                 # Arrivals take turns in the eviction order, with parts as large as those that merge there.
                 pages = max(self._merging(users), 1)
                 cycles = min(self.cycles_for(flow, min(flow.run.count, pages)) for flow in users)
@@ -159,24 +159,26 @@ class NextChange:
             return memory.recency.merge_pages
         return first.run.count if first.source is GPU else memory.merging(first.run.tensor)
 
-    def _refilled_room(self, rooms: _Rooms, flows: list[Flow]) -> _Room | None:
-        """Return the smallest room that is always made before its users need it.
+    def _refilled_rooms(self, rooms: _Rooms, flows: list[Flow]) -> Collection[_Room]:
+        """Return the rooms that are always made before their users need them: of GPUs, or of one tier.
 
-        It is one room alone: that those who make it go on is known only while they need no such room.
+        It is a tier alone: that those who make room go on is known only while they need no such room.
         """
-        leaving = [flow for flow in flows if flow.source is GPU]
+        leaving, found = [flow for flow in flows if flow.source is GPU], list[_Room]()
         if self._is_observed or not leaving:
-            return None
+            return found
         if any(flow.run.tensor in flow.lane.site.memory.needed for flow in leaving):
-            return None  # the running kernel's pages fault again
+            return found  # the running kernel's pages fault again
         for room in sorted(rooms, key=_pages):
             users = rooms[room]
             if isinstance(room, Frames) and self._is_refilled(users, flows):
-                return room
-            if isinstance(room, Pool) and len(users) == 1 and self._is_drained(users[0], flows):
+                found.append(room)
+            elif (
+                isinstance(room, Pool) and not found and len(users) == 1 and self._is_drained(users[0], flows)
+            ):
                 self.last = users[0]
-                return room
-        return None
+                return [room]
+        return found
 
     def _is_refilled(self, users: list[Flow], flows: list[Flow]) -> bool:
         """Return whether planned evictions always have made room when a page of the arrivals needs some.

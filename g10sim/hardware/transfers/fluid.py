@@ -138,7 +138,7 @@ class FluidTransfers(Transfers):
     def state(self, job: int) -> Hashable:
         """Return what of a job is on links now, beyond its queues, and of all GPUs.
 
-        None, not known, where a drive's flash is in use, which wears, and while copies wait for their turn.
+        None, not known, where a drive's flash is in use, and while copies wait for their turn.
         """
         site = self._sites.by_job[job]
         in_turn = not self._rates.is_fair and site.memory.queues.busy

@@ -78,18 +78,20 @@ class Heads:
                 target = self._destination(GPU, wish)
                 if target is None:
                     continue
-                links = self._started(lane, target, self.topology.outward(site.gpu, target))
+                run, links = lane.queue[0], self.topology.outward(site.gpu, target)
+                run.rate = self._rate_toward(site, run, target, links)
+                links = self._staged(site, run.tensor, target, links) if site.is_buffered else links
                 flows.append(Flow(lane, links, EVICT, target))
                 if self._staging is not None and target is not wish:
                     flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
         return flows
 
-    def _started(self, lane: Lane, place: Location, links: list[Link]) -> list[Link]:
-        """Return the links of a copy that is next in its queue; its rate is limited where it waits first."""
-        run, site = lane.queue[0], lane.site
-        if not run.rate:
-            run.rate = self._rate_of(site, run, place, links)
-        return self._staged(site, run.tensor, place, links) if site.is_buffered else links
+    def _rate_toward(self, owner: Site, run: Run, place: Location, links: list[Link]) -> int:
+        """Return the most bytes/second of what leaves for a place, known since it began to do so; 0: any."""
+        if run.rate and run.toward in (None, place):
+            return run.rate
+        run.toward = place
+        return self._rate_of(owner, run, place, links)
 
     def _rate_of(self, site: Site, run: Run, place: Location, links: list[Link]) -> int:
         """Most bytes/second of a copy between the GPU and a place that has its links to itself; 0: any."""
@@ -123,8 +125,10 @@ class Heads:
         Where planned evictions of the job are ``evicting`` pages, prefetches follow these.
         """
         site, run, links = lane.site, lane.queue[0], lane.links
-        if site.is_buffered or not run.rate:
-            links = self._started(lane, lane.source, links)
+        if not run.rate:
+            run.rate = self._rate_of(site, run, lane.source, links)
+        if site.is_buffered:
+            links = self._staged(site, run.tensor, lane.source, links)
         follows = evicting and rank == PREFETCH
         if follows or site.memory.frames.free:
             flow = Flow(lane, links, rank)
@@ -148,8 +152,8 @@ class Heads:
         """Return the flow of pages that come in while a victim leaves, before them or at the same time."""
         is_plain, outward = links is lane.links and not owner.is_buffered, self.topology.outward
         together, bandwidth, waits = lane.exchanges.get(target) or self._links_with(lane, target)
-        if not victim.rate and (waits or not is_plain):
-            victim.rate = self._rate_of(owner, victim, target, outward(lane.gpu, target))
+        is_limited = waits or not is_plain
+        victim.rate = self._rate_toward(owner, victim, target, outward(lane.gpu, target)) if is_limited else 0
         if not is_plain:
             together = [*links, *self._staged(owner, victim.tensor, target, outward(lane.gpu, target))]
         flow = Flow(lane, together, rank, target, victim, owner)
