@@ -164,11 +164,12 @@ class NextChange:
 
         It is a tier alone: that those who make room go on is known only while they need no such room.
         """
-        leaving, found = [flow for flow in flows if flow.source is GPU], list[_Room]()
+        leaving = [flow for flow in flows if flow.source is GPU]
         if self._is_observed or not leaving:
-            return found
+            return ()
         if any(flow.run.tensor in flow.lane.site.memory.needed for flow in leaving):
-            return found  # the running kernel's pages fault again
+            return ()  # the running kernel's pages fault again
+        found: list[_Room] = []
         for room in sorted(rooms, key=_pages):
             users = rooms[room]
             if isinstance(room, Frames) and self._is_refilled(users, flows):

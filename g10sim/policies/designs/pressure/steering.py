@@ -126,7 +126,8 @@ class Steering:
         At first all tensors alive are returned.
         """
         kernel, forecast, account = view.kernel, self._forecast, self._account
-        gone, born, changed = {*dead, *forecast.dropped[kernel]}, forecast.born[kernel], set[int]()
+        gone, born = {*dead, *forecast.dropped[kernel]}, forecast.born[kernel]
+        changed: set[int] = set()
         self._shortage.start_kernel(kernel)
         if kernel:
             changed = set(filter(account.alive.__getitem__, forecast.needed[kernel - 1]))
@@ -147,7 +148,8 @@ class Steering:
 
     def _look(self, view: PolicyView, changed: set[int]) -> set[int]:
         """See where tensors are that may have moved; return those that a kernel has left as a whole."""
-        account, kernel, there = self._account, view.kernel, set[int]()
+        account, kernel = self._account, view.kernel
+        there: set[int] = set()
         self._seen.clear()
         gone = self._leaving.follow(view.in_transfer_bytes)
         if kernel and self._forecast.on_gpu[kernel - 1] and not self._named:
@@ -168,7 +170,8 @@ class Steering:
 
     def _hold(self, view: PolicyView, there: Collection[int]) -> set[int]:
         """Let what the kernel needs stay; return the tensors that have yet to arrive, new ones left out."""
-        account, sizes, late = self._account, self._sizes, set[int]()
+        account, sizes = self._account, self._sizes
+        late: set[int] = set()
         born = self._forecast.born[view.kernel]
         for tensor in self._forecast.needed[view.kernel]:
             if tensor in there or (account.here[tensor] == sizes[tensor] and not self._named):
@@ -312,7 +315,7 @@ class Steering:
         enough = self._machine.in_rate * (self._cycles[kernel] + backlog) - coming
         misfits = added = asked = 0
         room: float | None = None
-        fetched = list[int]()
+        fetched: list[int] = []
         for tensor in account.absent:
             if tensor in self._coming.ways or tensor in self._leaving.ways:
                 continue
