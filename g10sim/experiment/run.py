@@ -43,6 +43,8 @@ _NOTICED_SECONDS, _MOST_OF_TIME = 1.0, 0.5
 """Least seconds of a cell that say something of a policy's speed, and its share from which on to warn."""
 _NAMED = 5
 """Cells that a warning names."""
+_SHOWS_METHODS = "python -m cProfile -s tottime -m g10sim policy step FILE POLICY"
+"""Simulates in the process that is measured, as a run does not."""
 
 _log = logging.getLogger(__name__)
 
@@ -225,7 +227,7 @@ def slow_policies(cells: Sequence[Cell], results: Sequence[CellResult]) -> Itera
         if max(found) > _MOST_OF_TIME:
             yield (
                 f"policy {label} took {max(found):.0%} of the time of a cell in its own methods (column "
-                "policy_seconds of timing.csv); python -m cProfile -m g10sim run shows which"
+                f"policy_seconds of timing.csv); {_SHOWS_METHODS} shows which"
             )
 
 

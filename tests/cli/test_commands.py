@@ -8,6 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from g10sim.cli.commands import _imported, _listed, app
+from g10sim.experiment.run import _SHOWS_METHODS
 from g10sim.experiment.workers import LocalProcesses
 
 GROUP = typer.main.get_command(app)
@@ -77,6 +78,25 @@ def test_a_single_worker_is_a_copy_of_the_command_unless_that_has_loaded_code_of
     found = ran("pass", "run", config(policies=with_plug_in, output="third"))
     assert "ForkServerProcess" in found
     assert "ForkProcess" not in found
+
+
+BUSY = """
+from g10sim.policies.interface import Policy
+
+class Busy(Policy):
+    name = "busy"
+
+    def on_kernel_start(self, view):
+        return sorted(range(1000), key=lambda number: -number)[:0]
+"""
+
+
+def test_the_command_that_a_warning_of_slow_policies_names_shows_their_methods(here, config):
+    config()
+    (here / "busy.py").write_text(BUSY)
+    told = _SHOWS_METHODS.replace("FILE", "chain.g10t").replace("POLICY", "busy:Busy").split()
+    shown = subprocess.run([sys.executable, *told[1:]], capture_output=True, text=True, check=True).stdout
+    assert "(on_kernel_start)" in shown
 
 
 def test_a_misspelt_command_is_told_the_nearest():
