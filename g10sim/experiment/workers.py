@@ -57,7 +57,7 @@ class LocalProcesses:
     A process simulates one cell after the other of policies that come with g10sim. A cell of a plug-in has
     its own process: its code is read again, and what it leaves behind reaches no other cell. A cell that
     takes longer than ``seconds`` is ended, and has failed. Where this process does nothing else and
-    ``may_copy_itself``, a single worker is a copy of it, which starts in half the time.
+    ``may_copy_itself``, a single worker is a copy of it, which starts sooner.
     """
 
     workers: int = 1

@@ -174,9 +174,7 @@ class NextChange:
             users = rooms[room]
             if isinstance(room, Frames) and self._is_refilled(users, flows):
                 found.append(room)
-            elif (
-                isinstance(room, Pool) and not found and len(users) == 1 and self._is_drained(users[0], flows)
-            ):
+            elif isinstance(room, Pool) and not found and self._is_drained(users, flows):
                 self.last = users[0]
                 return [room]
         return found
@@ -195,10 +193,10 @@ class NextChange:
             return False
         return self._always_leave_room(leaving, users, site.memory.frames.free)
 
-    def _is_drained(self, flow: Flow, flows: list[Flow]) -> bool:
-        """Return whether arrivals have always left room in a tier when a planned eviction needs some."""
-        pool = flow.filled
-        if self._sites.alone is None or self._is_staged or flow.source is not GPU:
+    def _is_drained(self, users: list[Flow], flows: list[Flow]) -> bool:
+        """Return whether arrivals have always left room in a tier when its only eviction needs some."""
+        flow, pool = users[0], users[0].filled
+        if len(users) > 1 or self._sites.alone is None or self._is_staged or flow.source is not GPU:
             return False
         if pool is None or isinstance(pool, FlashPool):
             return False

@@ -269,6 +269,7 @@ class Steering:
             if tensor in self._leaving.ways:
                 continue
             away = min(account.next[tensor] - kernel, self._settings.horizon)
+            # What the running kernel uses comes last, and ends this.
             worst = shortage.worst(away) if away > 1 else 0
             if worst <= 0:
                 return
