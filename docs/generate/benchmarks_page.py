@@ -68,8 +68,7 @@ def _start(path: Path) -> str:
         return ""
     rows = pd.read_csv(path).to_dict("records")
     lines = (
-        (f"`{row['command']}`", f"{row['cpu_seconds']:.2f}", f"{row['memory_bytes'] / 1e6:.0f}")
-        for row in rows
+        (row["command"], f"{row['cpu_seconds']:.2f}", f"{row['memory_bytes'] / 1e6:.0f}") for row in rows
     )
     return table(("command",), ("CPU (s)", "memory (MB)"), lines)
 
