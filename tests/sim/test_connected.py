@@ -137,6 +137,14 @@ def test_watching_changes_nothing_where_pages_of_a_running_kernel_leave(policy, 
     assert found[0].iterations == found[1].iterations
 
 
+def test_watching_changes_nothing_of_what_gpus_exchange():
+    """On each GPU pages leave while others come from two places: in what parts decides who leaves next."""
+    node = machine(17_211, 100_000, gpus=2, duplex="1.7 GB/s")
+    workload = Workload(tuple(Job(random_trace(38 + gpu, kernels=7), gpu=gpu) for gpu in range(2)))
+    found = [run(workload, node, create("pressure"), record=names) for names in ((), ("timeline",))]
+    assert found[0].iterations == found[1].iterations
+
+
 class Exchange(Policy):
     """A tensor leaves while another one takes its room, page by page."""
 

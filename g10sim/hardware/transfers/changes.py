@@ -25,15 +25,13 @@ _Rooms: TypeAlias = dict[_Room, list[Flow]]
 class NextChange:
     """Counts the cycles until flows at constant rates change.
 
-    ``page_work`` is what a page takes, in bytes times hertz. With somebody who hears of every page, and where
-    copies wait for the host, nothing that pages make for each other is jumped.
+    ``page_work`` is what a page takes, in bytes times hertz. Where copies wait for the host, tiers that are
+    emptied and filled go on page by page.
     """
 
-    def __init__(
-        self, pools: dict[Location, Pool], page_work: int, sites: Sites, *, is_observed: bool, is_staged: bool
-    ) -> None:
+    def __init__(self, pools: dict[Location, Pool], page_work: int, sites: Sites, *, is_staged: bool) -> None:
         self._pools, self._page_work, self._sites = pools, page_work, sites
-        self._is_observed, self._is_staged = is_observed, is_staged
+        self._is_staged = is_staged
         self.last: Flow | None = None
         """Flow that needs the room of others, which go ahead of it."""
         self._earliest: dict[int, int] = {}
@@ -165,7 +163,7 @@ class NextChange:
         It is a tier alone: that those who make room go on is known only while they need no such room.
         """
         leaving = [flow for flow in flows if flow.source is GPU]
-        if self._is_observed or not leaving:
+        if not leaving:
             return ()
         if any(flow.run.tensor in flow.lane.site.memory.needed for flow in leaving):
             return ()  # the running kernel's pages fault again

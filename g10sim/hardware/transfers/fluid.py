@@ -76,8 +76,8 @@ class FluidTransfers(Transfers):
         """True if nothing but queues, memories and links decides what moves, and nobody is told."""
         self._left: int | None = None
         self._left_at = -1
-        facts = self._pools, self._page_work, self._sites
-        self._next = NextChange(*facts, is_observed=observer is not None, is_staged=staging is not None)
+        is_staged = staging is not None
+        self._next = NextChange(self._pools, self._page_work, self._sites, is_staged=is_staged)
 
     def send(self, links: list[Link], size_bytes: int) -> Message:
         """Send bytes over links from now on, next to planned evictions and like them after demanded pages."""
