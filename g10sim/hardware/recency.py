@@ -104,12 +104,8 @@ class Recency:
         return group if group is not None and group.pages(tensor) else None
 
     def _place(self, group: Group) -> int:
-        """Return the place of a group; stamps only grow along the order."""
-        runs = self._runs
-        place = bisect_left(runs, group.stamp, self._head, key=_stamp)
-        while runs[place] is not group:
-            place += 1
-        return place
+        """Return the place of a group; stamps only grow along the order, and nothing else has its stamp."""
+        return bisect_left(self._runs, group.stamp, self._head, key=_stamp)
 
     def _unfold(self, group: Group) -> None:
         """Put the runs that a group stands for in its place."""

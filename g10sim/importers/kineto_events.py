@@ -370,12 +370,9 @@ def _plain(kind: str) -> str:
 
     ``long`` has 8 bytes: Windows, where it has 4, names types of 8 bytes ``__int64``.
     """
-    words = [word for word in kind.split() if word not in ("signed", "unsigned")]
+    words = [word for word in kind.split() if word not in ("signed", "unsigned", "int")]
     names = {"__int64": "long", "uint8_t": "char", "int8_t": "char", "uint16_t": "short"}
-    words = [names.get(word, word) for word in words]
-    if len(words) > 1:
-        words = [word for word in words if word != "int"]
-    return words[0] if words else "int" if kind else ""
+    return names.get(words[0], words[0]) if words else "int" if kind else ""
 
 
 def _reach(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[int, int]:

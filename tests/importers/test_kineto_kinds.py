@@ -42,6 +42,12 @@ def test_gaps_become_idle_time_if_they_are_kept(tmp_path):
     assert trace.kernels[1].tensors == ()
 
 
+def test_without_gaps_no_idle_time_is_kept(tmp_path):
+    made = ProfileBuilder().step(1, 0, 1000).operator("aten::mm", 10, (100, 100), allocates=0x1000)
+    trace = imported(made, tmp_path, keep_gaps=True)
+    assert (names(trace), account_of(trace).aside) == (["mm"], {})
+
+
 def test_streams_that_overlap_count_as_busy_time(tmp_path):
     made = ProfileBuilder().step(1, 0, 1000)
     made.operator("aten::mm", 10, (100, 100), allocates=0x1000)

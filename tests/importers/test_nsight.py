@@ -202,6 +202,7 @@ def test_gaps_are_told_and_can_be_kept(tmp_path):
     kept = import_nsight(report, model=None, batch_size=1, keep_gaps=True)
     assert [(kernel.name, kernel.duration) for kernel in kept.kernels][2:] == [("idle", 2000), ("gemm", 1000)]
     assert sum(kernel.duration for kernel in kept.kernels) == 104_000
+    assert account_of(kept).aside == {"gaps, kept as idle time of the host": 2000}
 
 
 def test_migrations_of_managed_memory_are_left_out_and_refused_if_they_are_much(tmp_path):

@@ -127,6 +127,13 @@ def test_alive_tensors_never_share_addresses(seed):
             addresses.leave(kernel.id)
 
 
+def test_addresses_are_made_for_each_size_of_pages():
+    trace, spec = random_trace(1), CachingPoolSpec()
+    made = [address_map(trace, page, 2 << 20, spec).trace for page in (PAGE, 4 * PAGE, PAGE)]
+    sizes = [sum(tensor.size_bytes for tensor in one.tensors) for one in made]
+    assert sizes[0] == sizes[2] < sizes[1]
+
+
 def test_arrivals_make_their_chunk_recent():
     memory = Mapped([1, 1, 1], Frames(3), 4096, [host_pool(10)], Door(), [(0, 1)])
     for tensor in (1, 2, 0):

@@ -11,7 +11,7 @@ from memories import GPU, HOST
 from vdnn_networks import VGG_16, alexnet, titan_x, vgg
 
 from g10sim.config.host import CompressionSpec, HostSpec, PinnedSpec
-from g10sim.hardware.host_memory.host_buffers import packed_bytes
+from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory, packed_bytes
 from g10sim.hardware.host_memory.pinned import PinnedMemory
 from g10sim.policies.designs.vdnn.vdnnpp import VdnnPlusPlus
 from g10sim.policies.interface.moves import Evict, Fetch, KeepUncompressed
@@ -212,6 +212,20 @@ def test_a_tensor_wanted_before_it_is_compressed_comes_as_it_is():
     assert back[0] == near((29_000, 33_000))
     assert back[1] == near((33_000, 37_000))
     assert records.kernels[3].stalls == ()
+
+
+def test_a_buffer_that_is_given_up_while_workers_compress_it_is_unpinned_when_they_are_done():
+    """Two workers read 4000 bytes in 2000 cycles, into 1125."""
+    host = HostMemory(HostSpec(memory="1 MB", compression=WORKERS), 10**9)
+    buffers = HostBuffers(host, PAGE, keeps=False)
+    buffers.admit(0, 4, 0.2)
+    buffers.stored(0, 4)
+    buffers.release(0)
+    used = []
+    for now in (1999, 2000):
+        host.advance(now)
+        used.append(host.pinned.used)
+    assert used == [5125, 0]
 
 
 def test_compression_that_has_not_begun_can_be_dropped():

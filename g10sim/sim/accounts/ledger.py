@@ -131,7 +131,6 @@ class Ledger:
         memory, page = self._memory, self._memory.page_bytes
         slowest_first = reversed(memory.pools.items())
         drives = [pool.figures_since(self._drives_before[place]) for place, pool in slowest_first]
-        memory.note_peak()
         peaks = [pool.peak(self._job) * page for pool in self._memories()]
         traffic, before = memory.traffic, self._before
         record = IterationRecord(
