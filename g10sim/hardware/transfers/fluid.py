@@ -76,8 +76,7 @@ class FluidTransfers(Transfers):
         """True if nothing but queues, memories and links decides what moves, and nobody is told."""
         self._left: int | None = None
         self._left_at = -1
-        is_staged = staging is not None
-        self._next = NextChange(self._pools, self._page_work, self._sites, is_staged=is_staged)
+        self._next = NextChange(self._pools, self._page_work, self._sites, is_staged=staging is not None)
 
     def send(self, links: list[Link], size_bytes: int) -> Message:
         """Send bytes over links from now on, next to planned evictions and like them after demanded pages."""
