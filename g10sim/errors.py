@@ -1,17 +1,17 @@
-"""Errors a user can meet. Each message names the place, what was found and what is allowed."""
+"""Errors a user can meet, and their words: a message names the place, what was found and what is allowed."""
 
 from __future__ import annotations
 
+import difflib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from sysconfig import get_path
 from typing import Self
 
-from g10sim.text import printable
-
 _MOST_CHARACTERS = 1_500
 _MOST_FRAMES = 3
+_SHOWN_CHARACTERS = 60
 _PACKAGE = str(Path(__file__).parent)
 
 
@@ -101,3 +101,51 @@ def is_own(file: str) -> bool:
 
 class InvariantError(G10SimError):
     """A simulator invariant does not hold: a defect of g10sim, never of its input."""
+
+
+def shown(value: object, longest: int = _SHOWN_CHARACTERS) -> str:
+    """Return a found value for a message, shortened."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of too many digits, lists in lists in lists
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def few(names: Iterable[str], most: int) -> str:
+    """Join names, the first ones and how many more there are where these are more than ``most``."""
+    every = list(names)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
+
+
+def printable(text: str) -> str:
+    """Return a text with unprintable characters (line ends and terminal controls, too) as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def nearest(name: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return a hint such as ``" (did you mean 'g10'?)"``, or nothing when no choice is close.
+
+    ``cutoff`` is the least share of letters in common (``difflib``): higher where choices are many.
+    """
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=cutoff)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def as_spelled(name: str, choices: Iterable[str]) -> str:
+    """Return the choice that differs from a name in capitals only; the name itself where there is none."""
+    return next((choice for choice in choices if choice.casefold() == name.casefold()), name)
+
+
+def choices_text(choices: Iterable[str]) -> str:
+    """Write choices for an error message, sorted."""
+    return ", ".join(sorted(choices))
+
+
+def not_found(name: object, choices: Iterable[str]) -> str:
+    """Write the end of an error message about an unknown name: a hint and the choices."""
+    known = list(choices)
+    return f"{nearest(str(name), known)}; allowed: {choices_text(known)}"

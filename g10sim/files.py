@@ -11,15 +11,16 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from g10sim.errors import ConfigError, G10SimError
-from g10sim.text import inert
+from g10sim.errors import ConfigError, G10SimError, printable
 
 _FIELD = "sha256"
+_FORMULA_STARTS = ("=", "+", "-", "@")
 _STAMP = re.compile(rb"g10sim cells:((?: [0-9a-f]{64})*)")
 
 
@@ -130,6 +131,20 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, An
     writer.writerow({column: inert(column) for column in columns})
     writer.writerows({key: inert(value) for key, value in row.items()} for row in rows)
     return save_text(path, buffer.getvalue())
+
+
+def inert(value: object) -> object:
+    """Return a value for a cell of a spreadsheet: a text that it would compute gets an apostrophe in front.
+
+    Unprintable characters are written as escapes. Numbers stay as they are, also those written as text.
+    """
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    try:
+        return f"'{text}" if text.startswith(_FORMULA_STARTS) and not isfinite(float(text)) else text
+    except ValueError:
+        return f"'{text}"
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from decimal import ROUND_HALF_EVEN, Decimal, DecimalException
 from fractions import Fraction
 from functools import lru_cache
 
-from g10sim.text import shown
+from g10sim.errors import shown
 
 PICOSECONDS_PER_SECOND = 10**12
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, not_found
 from g10sim.files import replacing, stamp, write_csv, writing
 from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
-from g10sim.registry import not_found
 from g10sim.results import reading
 from g10sim.results.swept import rows_where, several_values, swept_keys
 

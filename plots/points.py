@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, not_found
 from g10sim.looks import Look, distinct
 from g10sim.plots.style import at_bound, looks, series, that_ran, trace_names, without_ideal
-from g10sim.registry import not_found
 from g10sim.results.columns import OK, TITLES
 from g10sim.results.seeds import interval
 from g10sim.results.swept import Values, several_values, swept_keys, values_of

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from g10sim.errors import ConfigError
-from g10sim.registry import not_found
+from g10sim.errors import ConfigError, not_found
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,10 +12,10 @@ from g10sim.policies.interface.registry import available
 PACKAGE = Path(g10sim.__file__).parent
 
 LAYERS = [
-    {"display", "grouping", "looks", "text"},
+    {"display", "errors", "grouping", "looks"},
     {"places"},
     {"reasons"},
-    {"errors", "units", "records", "registry"},
+    {"units", "records"},
     {"files"},
     {"config"},
     {"trace"},

@@ -5,9 +5,8 @@ import csv
 import pytest
 
 from g10sim.cli.output import say, show_table, warn
-from g10sim.errors import ConfigError
-from g10sim.files import write_csv
-from g10sim.text import inert, shown
+from g10sim.errors import ConfigError, shown
+from g10sim.files import inert, write_csv
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2J\u202eb"
 

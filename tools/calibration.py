@@ -17,8 +17,7 @@ from g10sim.analysis.efficiency import Bound, Refinement
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu, read_gpu
 from g10sim.config.document import Document
 from g10sim.config.problems import check_choice
-from g10sim.errors import ConfigError
-from g10sim.registry import choices_text
+from g10sim.errors import ConfigError, choices_text
 from g10sim.trace.model import Phase
 from g10sim.trace.work import COMPUTING, KernelCost, OperatorClass
 from g10sim.units import PICOSECONDS_PER_SECOND, format_duration, format_rate

@@ -9,8 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, PlainSerializer, PlainValidator
 
 from g10sim.config.quantities import Duration, Number, PositiveRate, Spec, required
-from g10sim.registry import not_found
-from g10sim.text import shown
+from g10sim.errors import not_found, shown
 from g10sim.trace.model import Phase
 from g10sim.trace.work import KernelCost, NumberFormat, OperatorClass
 

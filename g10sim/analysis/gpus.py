@@ -22,8 +22,7 @@ from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, load_document, merge
 from g10sim.config.presets import PRESET_KEY, leaves, validated
 from g10sim.config.problems import check_choice
-from g10sim.errors import ConfigError, TraceError
-from g10sim.registry import as_spelled, choices_text
+from g10sim.errors import ConfigError, TraceError, as_spelled, choices_text
 from g10sim.trace.model import Device, Kernel, TimeSource, Trace
 from g10sim.trace.repetition import Block, blocks_of, joined
 from g10sim.trace.work import COMPUTING, KernelCost, NumberFormat, OperatorClass, cost_of

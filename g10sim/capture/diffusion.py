@@ -15,8 +15,7 @@ from torch.nn.functional import mse_loss
 from g10sim.capture.known_models import CONFIGURATION, Described, known_models, lay_over, local
 from g10sim.capture.options import Sizes, StepOptions
 from g10sim.capture.workload import Model
-from g10sim.errors import ConfigError
-from g10sim.registry import as_spelled, choices_text, nearest
+from g10sim.errors import ConfigError, as_spelled, choices_text, nearest
 
 FOLDER = "diffusion"
 _CLASS = "_class_name"

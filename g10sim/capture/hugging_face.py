@@ -17,8 +17,7 @@ from transformers import CONFIG_MAPPING
 from g10sim.capture.known_models import Described, described
 from g10sim.capture.options import GROUPED, Sizes, StepOptions
 from g10sim.capture.routing import split_experts, with_values
-from g10sim.errors import ConfigError
-from g10sim.registry import choices_text, nearest
+from g10sim.errors import ConfigError, choices_text, nearest
 
 _DEFAULT_SEQUENCE_LENGTH = 512
 _DEFAULT_PIXELS = 224

@@ -17,9 +17,8 @@ from g10sim.config.data import data_path
 from g10sim.config.document import load_document, parse_value
 from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, as_spelled, choices_text, nearest
 from g10sim.files import reading
-from g10sim.registry import as_spelled, choices_text, nearest
 
 CONFIGURATION = "config.json"
 _NEAR, _NEAR_KEY = 0.75, 0.6

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from g10sim.config.problems import describe
 from g10sim.config.quantities import Spec, required
-from g10sim.errors import ConfigError
-from g10sim.registry import choices_text
+from g10sim.errors import ConfigError, choices_text
 from g10sim.units import parse_bytes
 
 Dtype: TypeAlias = Literal["float32", "float16", "bfloat16", "float64"]

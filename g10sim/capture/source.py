@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from g10sim.analysis.gpus import load_gpu
 from g10sim.capture.options import GROUPED, SizeOptions, Sizes, StepOptions, flag, step_options
 from g10sim.capture.refusal import refusal, refuse_engines
-from g10sim.errors import ConfigError
-from g10sim.registry import choices_text, nearest
+from g10sim.errors import ConfigError, choices_text, nearest
 from g10sim.trace.model import Trace
 
 _INSTALL = "pip install 'g10sim[capture]'"

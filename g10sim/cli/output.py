@@ -23,9 +23,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from g10sim.errors import G10SimError, notes_of
+from g10sim.errors import G10SimError, few, notes_of, printable
 from g10sim.grouping import grouped
-from g10sim.text import few, printable
 
 CELL_FAILED, OUTPUT_LOST, BAD_INPUT, ALL_UNSUPPORTED, INTERRUPTED = 1, 1, 2, 3, 130
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)

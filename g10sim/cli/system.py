@@ -14,9 +14,9 @@ from g10sim.cli.output import say, say_json, show_table
 from g10sim.config.presets import load_ssd, load_system, ssd_names, system_names
 from g10sim.config.problems import check_choice
 from g10sim.config.tiers import Tier
+from g10sim.errors import as_spelled
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available, find
-from g10sim.registry import as_spelled
 from g10sim.units import format_bytes, format_rate
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from g10sim.errors import ConfigError
-from g10sim.registry import nearest
-from g10sim.text import shown
+from g10sim.errors import ConfigError, nearest, shown
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _MOST_SHOWN = 200

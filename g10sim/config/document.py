@@ -13,9 +13,8 @@ from typing import Any
 
 import yaml
 
-from g10sim.errors import ConfigError, all_of, notes_of
+from g10sim.errors import ConfigError, all_of, notes_of, shown
 from g10sim.files import reading
-from g10sim.text import shown
 
 KeyPath = tuple[str | int, ...]
 

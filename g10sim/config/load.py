@@ -15,9 +15,7 @@ from g10sim.config.document import Document, KeyPath, dotted, load_document, par
 from g10sim.config.presets import PRESET_KEY, behaviour_data, system_data, uncertainty_data
 from g10sim.config.problems import problems
 from g10sim.config.run import RunConfig
-from g10sim.errors import ConfigError, all_of
-from g10sim.registry import choices_text, nearest
-from g10sim.text import shown
+from g10sim.errors import ConfigError, all_of, choices_text, nearest, shown
 
 _MOST_SHOWN = 200
 

@@ -18,9 +18,7 @@ from g10sim.config.problems import problems
 from g10sim.config.quantities import Spec
 from g10sim.config.sharing import VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import all_of
-from g10sim.registry import as_spelled, not_found
-from g10sim.text import shown
+from g10sim.errors import all_of, as_spelled, not_found, shown
 
 PRESET_KEY = "preset"
 _SOURCES = "sources"

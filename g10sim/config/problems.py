@@ -12,9 +12,7 @@ from pydantic_core import ErrorDetails
 
 from g10sim.config.document import KeyPath
 from g10sim.config.quantities import descriptions
-from g10sim.errors import ConfigError
-from g10sim.registry import not_found
-from g10sim.text import shown
+from g10sim.errors import ConfigError, not_found, shown
 
 Item = TypeVar("Item")
 

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from g10sim import units
-from g10sim.text import shown
+from g10sim.errors import shown
 
 _LONGEST_LATENCY = 100 * 10**12  # picoseconds
 

@@ -12,7 +12,7 @@ from g10sim.config.effects import Effect
 from g10sim.config.quantities import Duration, Number, PlainName, Spec, default_time, required
 from g10sim.config.sharing import BESIDE, ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.text import shown
+from g10sim.errors import shown
 
 Table = Literal[
     "summary", "kernels", "migrations", "memory", "timeline", "working_sets", "inactive_periods", "pools"

@@ -16,9 +16,8 @@ from g10sim.config.links import NvlinkSpec, PcieSpec
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.tiers import MemoryTierSpec, Tier, TierEntry, located, sections_of_tiers, ssd_tier
 from g10sim.display import Displayed, rounded_bytes
-from g10sim.errors import ConfigError, InvariantError
+from g10sim.errors import ConfigError, InvariantError, choices_text, nearest
 from g10sim.records import Tiers
-from g10sim.registry import choices_text, nearest
 from g10sim.units import format_rate
 
 

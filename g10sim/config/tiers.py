@@ -13,10 +13,9 @@ from g10sim.config.flash_ssd import AnySsdSpec, FlashSsdSpec
 from g10sim.config.host import ACCESSED, KernelAccessSpec
 from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveRate, Spec, required
 from g10sim.config.ssd import SsdSpec
+from g10sim.errors import nearest, shown
 from g10sim.places import place, tier_word
 from g10sim.records import Location
-from g10sim.registry import nearest
-from g10sim.text import shown
 
 Section = Literal["host", "ssd"]
 

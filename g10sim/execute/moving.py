@@ -9,14 +9,13 @@ from itertools import accumulate
 from typing import Any
 
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ExecutionError
+from g10sim.errors import ExecutionError, choices_text
 from g10sim.execute.account import Account
 from g10sim.execute.memory import Memory
 from g10sim.policies.interface.contract import MemoryKind, Move
 from g10sim.policies.interface.moves import Evict, eviction_of
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
-from g10sim.registry import choices_text
 from g10sim.sim.hooks import asked, moves_of, victims_of
 from g10sim.sim.view import kernels_to_next_use
 from g10sim.trace.model import Trace

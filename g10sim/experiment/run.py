@@ -14,6 +14,7 @@ from g10sim.config.document import Document
 from g10sim.config.load import run_config
 from g10sim.config.run import AUTO, MOST_ITERATIONS
 from g10sim.display import Displayed
+from g10sim.errors import few
 from g10sim.experiment.cells import CHANGED, Cell, CellResult, CellTask, EqualParts, change_since, finished
 from g10sim.experiment.directory import ResultsDirectory, result_rows
 from g10sim.experiment.expand import expand
@@ -26,7 +27,6 @@ from g10sim.grouping import grouped
 from g10sim.results.columns import FAILED
 from g10sim.results.legends import ATTRIBUTE, legends
 from g10sim.results.seeds import over_seeds
-from g10sim.text import few
 
 if TYPE_CHECKING:
     import pandas as pd

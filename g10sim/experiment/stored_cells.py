@@ -15,7 +15,7 @@ from g10sim.config.document import Document, load_document
 from g10sim.config.quantities import Spec
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError, G10SimError
+from g10sim.errors import ConfigError, G10SimError, shown
 from g10sim.experiment.cells import Cell, load_input
 from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
@@ -28,7 +28,6 @@ from g10sim.results.columns import OK, metric_columns, tier_columns
 from g10sim.results.legends import policy_labels
 from g10sim.results.swept import rows_where, swept_keys
 from g10sim.sim.preparation import as_recorded
-from g10sim.text import shown
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 

@@ -12,11 +12,11 @@ from g10sim.config.behaviour import GPG
 from g10sim.config.data import find_file, find_files
 from g10sim.config.document import Document
 from g10sim.config.run import JobSpec, RunConfig
+from g10sim.errors import choices_text
 from g10sim.experiment.cells import CellJob, TraceInput
 from g10sim.experiment.known_traces import KnownTraces, TraceFacts
 from g10sim.files import data_hash
 from g10sim.grouping import grouped
-from g10sim.registry import choices_text
 from g10sim.trace.check import cut_durations, first_on_cpu, other_gpu, told_of_other_gpu, untimed
 from g10sim.trace.format import load_trace, trace_hash
 from g10sim.trace.repetition import each

@@ -10,6 +10,7 @@ from typing import Any
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes
+from g10sim.errors import few
 from g10sim.experiment.execution import simulate
 from g10sim.places import place
 from g10sim.policies.interface.contract import Move
@@ -19,7 +20,6 @@ from g10sim.policies.interface.plan_format import options_of
 from g10sim.policies.interface.policy import Policy, PolicyView
 from g10sim.records import KernelRecord, Location, MigrationRecord, RunRecords
 from g10sim.sim.hooks import moves_of, victims_of
-from g10sim.text import few
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 

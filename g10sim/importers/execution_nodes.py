@@ -12,12 +12,11 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
-from g10sim.errors import TraceError
+from g10sim.errors import TraceError, shown
 from g10sim.importers.kineto_events import Entry, Shape, Whole, listed
 from g10sim.importers.kineto_memory import DATA
 from g10sim.importers.near_json import read_json
 from g10sim.importers.operations import NO_KERNELS, OVERWRITING, Storage, aten, phase_of
-from g10sim.text import shown
 from g10sim.trace.model import Phase, TensorKind
 
 WHAT = "an execution trace of PyTorch"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from g10sim.errors import TraceError
+from g10sim.errors import TraceError, few
 from g10sim.importers.account import Account, Reason, accounted
 from g10sim.importers.execution_nodes import HOST, WHAT, Node, Storages, parents_of, read_nodes
 from g10sim.importers.kineto_events import STEP, Profile
@@ -27,7 +27,6 @@ from g10sim.importers.operations import (
     phase_of,
     short_name,
 )
-from g10sim.text import few
 from g10sim.trace.model import Device, TimeSource, Trace
 
 _MOST_NAMED = 5

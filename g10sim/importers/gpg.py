@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from g10sim.errors import TraceError
+from g10sim.errors import TraceError, shown
 from g10sim.grouping import grouped
-from g10sim.text import shown
 from g10sim.trace.check import check_trace
 from g10sim.trace.jsonlines import decode_text, read_lines
 from g10sim.trace.model import FaultProfile, Kernel, Phase, Tensor, TensorKind, Trace

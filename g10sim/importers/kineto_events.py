@@ -12,10 +12,9 @@ from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from g10sim.errors import TraceError
+from g10sim.errors import TraceError, shown
 from g10sim.grouping import grouped
 from g10sim.importers.near_json import read_json
-from g10sim.text import shown
 
 STEP = "ProfilerStep#"
 """Beginning of the name under which the profiler marks a step."""

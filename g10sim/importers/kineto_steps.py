@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from g10sim.errors import TraceError
+from g10sim.errors import TraceError, choices_text
 from g10sim.importers.kineto_events import STEP, MemoryEvent, Profile, Span
-from g10sim.registry import choices_text
 
 _SLIVER = 0.1
 """The last step is a sliver, begun by the last ``prof.step()``, where it has less than this share of the

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from g10sim.display import rounded_bytes, rounded_seconds
-from g10sim.errors import TraceError
+from g10sim.errors import TraceError, choices_text
 from g10sim.importers import nsight_tables
 from g10sim.importers.account import Account, Reason, accounted
 from g10sim.importers.kineto_work import IDLE
 from g10sim.importers.operations import Operation, Storage, build_trace
-from g10sim.registry import choices_text
 from g10sim.trace.model import Phase, Trace
 
 _HOST_KINDS = (0, 1)

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from g10sim.errors import TraceError
-from g10sim.registry import choices_text
-from g10sim.text import shown
+from g10sim.errors import TraceError, choices_text, shown
 
 WHAT = "a report of Nsight Systems as SQLite (nsys export --type sqlite)"
 KERNELS, COPIES, FILLS, GRAPHS = (

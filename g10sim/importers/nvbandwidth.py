@@ -17,10 +17,8 @@ from g10sim.config.document import Document
 from g10sim.config.presets import PRESET_KEY, load_system, system_data, validated
 from g10sim.config.quantities import Spec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, choices_text, shown
 from g10sim.files import reading
-from g10sim.registry import choices_text
-from g10sim.text import shown
 from g10sim.units import format_duration, format_rate
 
 VERSIONS = ("v0.5", "v0.6", "v0.7", "v0.8", "v0.9", "v0.10")

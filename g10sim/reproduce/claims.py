@@ -15,11 +15,10 @@ from g10sim.config.load import load_run
 from g10sim.config.presets import validated
 from g10sim.config.problems import among
 from g10sim.config.quantities import Spec, required
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, not_found
 from g10sim.experiment.run import Outcome, Running, run_experiments
 from g10sim.files import write_csv
 from g10sim.importers.gpg import import_gpg
-from g10sim.registry import not_found
 from g10sim.reproduce.validation import TRACES
 from g10sim.results.cases import Measured, breakdown
 from g10sim.results.measures import Measure

@@ -19,12 +19,11 @@ from g10sim.config.presets import validated
 from g10sim.config.problems import among
 from g10sim.config.quantities import Spec, required
 from g10sim.config.run import UncertaintySpec
-from g10sim.errors import ConfigError, G10SimError
+from g10sim.errors import ConfigError, G10SimError, not_found
 from g10sim.experiment.cells import one_line
 from g10sim.experiment.run import Outcome, Running, run_experiments
 from g10sim.files import write_csv, write_yaml
 from g10sim.grouping import grouped
-from g10sim.registry import not_found
 from g10sim.reproduce.measured_traces import Capture, RowTraces, ScanSpec, kernel_shares
 from g10sim.results.cases import breakdown
 from g10sim.results.columns import OK

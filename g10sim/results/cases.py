@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from g10sim.errors import ConfigError
-from g10sim.registry import choices_text
+from g10sim.errors import ConfigError, choices_text
 from g10sim.results.columns import OK, stall_reasons
 
 if TYPE_CHECKING:

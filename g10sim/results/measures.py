@@ -12,9 +12,8 @@ from pydantic import Discriminator, Field, Tag
 from g10sim.analysis.footprint import mean_gradient_bytes, static_bytes
 from g10sim.config.data import find_file
 from g10sim.config.quantities import Bytes, Spec, required
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, choices_text
 from g10sim.policies.designs.vdnn.joins import gain_without_joins
-from g10sim.registry import choices_text
 from g10sim.results.batch_search import batch_search
 from g10sim.results.cases import Average, Measured, Where, breakdown, case_keys, case_name, cells_of, rows_of
 from g10sim.results.reading import read_results, read_table

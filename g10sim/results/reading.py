@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, few
 from g10sim.files import bytes_hash, unsealed
 from g10sim.results.columns import OK, stall_reasons, tier_columns
 from g10sim.results.legends import ATTRIBUTE
 from g10sim.results.swept import differing_keys
 from g10sim.results.written import check_columns, check_provenance, check_results, check_table, keys_of
-from g10sim.text import few
 
 if TYPE_CHECKING:
     import numpy.typing as npt

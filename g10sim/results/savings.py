@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from g10sim.errors import ConfigError
-from g10sim.registry import choices_text
+from g10sim.errors import ConfigError, choices_text
 from g10sim.results.cases import case_keys
 from g10sim.results.columns import CONTEXT, OK, fault_pages, traffic
 

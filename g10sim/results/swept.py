@@ -16,8 +16,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from g10sim.config.problems import check_choice
-from g10sim.errors import ConfigError
-from g10sim.registry import not_found
+from g10sim.errors import ConfigError, not_found
 from g10sim.results.legends import designs
 from g10sim.units import QUANTITIES, Quantity
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, shown
 from g10sim.results.columns import OK, STATUSES, metric_columns, tier_columns, tiers_of
-from g10sim.text import shown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,11 +12,10 @@ from itertools import pairwise
 from traceback import walk_tb
 from typing import TypeVar
 
-from g10sim.errors import G10SimError, PolicyError, is_own, own_lines
+from g10sim.errors import G10SimError, PolicyError, is_own, not_found, own_lines
 from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Policy, PolicyView
-from g10sim.registry import not_found
 
 Answer = TypeVar("Answer")
 _Item = TypeVar("_Item")

@@ -18,8 +18,7 @@ from g10sim.config.presets import validated
 from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Number, Spec, required
 from g10sim.config.system import SystemSpec
-from g10sim.registry import not_found
-from g10sim.text import shown
+from g10sim.errors import not_found, shown
 from g10sim.units import RATE, SIZE, Quantity
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
-from g10sim.errors import TraceError
-from g10sim.registry import not_found
+from g10sim.errors import TraceError, not_found
 from g10sim.trace.model import Device, Kernel, Phase, TensorKind, Trace
 from g10sim.trace.order import vertical
 

@@ -10,8 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from g10sim.errors import TraceError
-from g10sim.text import few, shown
+from g10sim.errors import TraceError, few, shown
 from g10sim.trace.model import Device, Kernel, Tensor, TensorKind, Trace
 from g10sim.trace.repetition import Block, Item, blocks_of, each
 from g10sim.units import LONGEST_SECONDS, format_frequency

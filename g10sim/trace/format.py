@@ -14,8 +14,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from g10sim.errors import TraceError
-from g10sim.text import shown
+from g10sim.errors import TraceError, shown
 from g10sim.trace import model
 from g10sim.trace.check import Problem, problems
 from g10sim.trace.jsonlines import Fields, RecordReader, encode_line, hash_lines, write_lines

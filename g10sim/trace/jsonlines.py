@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
-from g10sim.errors import G10SimError
+from g10sim.errors import G10SimError, shown
 from g10sim.files import reading, replacing, writing
-from g10sim.text import shown
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # Recordings shrink to a twentieth or fortieth by gzip. What shrinks more than this was made to fill memory.

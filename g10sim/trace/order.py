@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, zip_longest
 
-from g10sim.errors import TraceError
+from g10sim.errors import TraceError, shown
 from g10sim.grouping import grouped
-from g10sim.text import shown
 from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, Trace
 
 _Runs = list[list[Kernel]]

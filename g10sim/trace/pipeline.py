@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, zip_longest
 from typing import NamedTuple
 
-from g10sim.errors import TraceError
-from g10sim.text import shown
+from g10sim.errors import TraceError, shown
 from g10sim.trace.model import Device, Kernel, Phase, TimeSource, Trace
 from g10sim.trace.order import check_data
 

@@ -10,8 +10,7 @@ from bounding import Blocks, draw_case, machine, trace_of
 
 from g10sim.analysis.bound.bound import demand_bound, iteration_bound
 from g10sim.analysis.bound.certificate import Prices, certified_stall
-from g10sim.analysis.bound.checkpoints import Checkpoints, choose_checkpoints
-from g10sim.analysis.bound.demand import demand_of
+from g10sim.analysis.bound.demand import Checkpoints, choose_checkpoints, demand_of
 from g10sim.analysis.bound.program import Program
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system

@@ -20,8 +20,7 @@ from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.moves import Evict, Fetch, Free
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.interface.registry import create
-from g10sim.policies.planning.budget import Budget
-from g10sim.policies.planning.occupancy import Occupancy
+from g10sim.policies.planning.occupancy import Budget, Occupancy
 from g10sim.trace.synthetic import chain, random_trace
 from g10sim.trace.workload import Job, Workload
 

@@ -15,13 +15,12 @@ from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.g10 import PlanningParameters, draft_g10
 from g10sim.policies.interface.machine import link_bandwidth, planned_machine
 from g10sim.policies.interface.registry import create
-from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.channel import Channel, Interval, queued, queued_backwards
 from g10sim.policies.planning.choice import Ranking, Standing, nested
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.occupancy import Occupancy, Pressure
-from g10sim.policies.planning.steps import Steps
+from g10sim.policies.planning.occupancy import Budget, Occupancy, Pressure
+from g10sim.policies.planning.swapping.peak import Steps
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job, Workload

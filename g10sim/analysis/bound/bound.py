@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from g10sim.analysis.bound.certificate import certified_stall
-from g10sim.analysis.bound.checkpoints import Checkpoints, choose_checkpoints
 from g10sim.analysis.bound.closed_form import closed_form
-from g10sim.analysis.bound.demand import Demand, demand_of
+from g10sim.analysis.bound.demand import Checkpoints, Demand, choose_checkpoints, demand_of
 from g10sim.analysis.bound.machine import GPU_MEMORY, Machine
 from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.trace.model import Trace

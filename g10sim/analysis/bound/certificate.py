@@ -7,7 +7,7 @@ from math import ceil, log2
 
 import numpy as np
 
-from g10sim.analysis.bound.checkpoints import Checkpoints
+from g10sim.analysis.bound.demand import Checkpoints
 from g10sim.analysis.bound.machine import Machine, crossings
 from g10sim.analysis.timeline import Floats, Integers
 

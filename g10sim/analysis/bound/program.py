@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, vstack
 
 from g10sim.analysis.bound.certificate import Prices
-from g10sim.analysis.bound.checkpoints import Checkpoints, Group
+from g10sim.analysis.bound.demand import Checkpoints, Group
 from g10sim.analysis.bound.machine import Machine, crossings
 from g10sim.analysis.timeline import Floats, Integers
 

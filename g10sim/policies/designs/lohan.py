@@ -18,8 +18,8 @@ from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.moves import MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.on_cpu import WeightsBelow, offloaded, read_only
-from g10sim.policies.planning.offloading.rewriting import Schedule
 from g10sim.policies.planning.offloading.saved import before_module, module_starts, saved_tensors
+from g10sim.policies.planning.offloading.takeover import Schedule
 from g10sim.policies.planning.offloading.windows import windows
 from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.model import Phase, Trace

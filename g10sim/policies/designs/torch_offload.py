@@ -8,7 +8,7 @@ from g10sim.looks import Look
 from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.on_cpu import OptimizerBelow
-from g10sim.policies.planning.offloading.rewriting import Schedule
+from g10sim.policies.planning.offloading.takeover import Schedule
 from g10sim.trace.model import Trace
 
 

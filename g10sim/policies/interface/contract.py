@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAl
 
 from pydantic import ConfigDict
 
-from g10sim.errors import PolicyError
-from g10sim.registry import choices_text, register_class
+from g10sim.errors import PolicyError, choices_text
 from g10sim.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -198,6 +197,22 @@ def registered_moves() -> dict[str, type[Move]]:
     return dict(_MOVES)
 
 
+def register_class(known: dict[str, Any], new: Any, kind: str, kinds: str) -> None:
+    """Add a class under its attribute ``name``; a class that is defined again replaces its former self.
+
+    Raises PolicyError when another class already has the name, or it has none.
+    """
+    if not new.name:
+        raise PolicyError(f"{kind} class {new.__module__}:{new.__name__} has no name")
+    other = known.get(new.name, new)
+    if (other.__module__, other.__qualname__) != (new.__module__, new.__qualname__):
+        raise PolicyError(
+            f"two {kinds} are called '{new.name}': {other.__module__}:{other.__name__} and "
+            f"{new.__module__}:{new.__name__}"
+        )
+    known[new.name] = new
+
+
 def register_move(move: MoveClass) -> MoveClass:
     """Class decorator that makes a dataclass of a move usable in plan files under its ``name``.
 
@@ -205,7 +220,7 @@ def register_move(move: MoveClass) -> MoveClass:
     """
     if "__dataclass_fields__" not in vars(move):
         raise PolicyError(f"move class {move.__module__}:{move.__name__} is no dataclass")
-    register_class(_MOVES, move, "move", "moves", PolicyError)
+    register_class(_MOVES, move, "move", "moves")
     return move
 
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from g10sim.errors import choices_text
 from g10sim.policies.interface.contract import Move as Move
 from g10sim.policies.interface.contract import MoveState, register_move
 from g10sim.policies.interface.contract import TensorMove as TensorMove
-from g10sim.registry import choices_text
 
 _NEEDED = "the running kernel needs; allowed: "
 

@@ -21,8 +21,7 @@ from pydantic.fields import FieldInfo
 
 from g10sim.config.effects import Effect, effects_of
 from g10sim.config.quantities import texts_below
-from g10sim.errors import PolicyError
-from g10sim.registry import choices_text, nearest
+from g10sim.errors import PolicyError, choices_text, nearest
 from g10sim.units import parse_bytes
 
 

@@ -12,12 +12,10 @@ from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
-from g10sim.errors import PlanError
+from g10sim.errors import PlanError, choices_text, nearest, shown
 from g10sim.policies.interface.contract import Move, registered_moves
 from g10sim.policies.interface.moves import Drop, Evict, Fetch, Free
 from g10sim.policies.interface.plan import MigrationPlan, Planned
-from g10sim.registry import choices_text, nearest
-from g10sim.text import shown
 from g10sim.trace.format import trace_hash
 from g10sim.trace.jsonlines import (
     Fields,

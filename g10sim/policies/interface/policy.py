@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, get_type_hints
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
+from g10sim.errors import not_found
 from g10sim.policies.interface.contract import MemoryKind, Move
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.specialities import Compressed as Compressed
@@ -17,7 +18,6 @@ from g10sim.policies.interface.specialities import ContiguousHooks, DesignFacts,
 from g10sim.policies.interface.specialities import Place as Place
 from g10sim.policies.interface.specialities import PlannedPlace as PlannedPlace
 from g10sim.policies.interface.specialities import Trials as Trials
-from g10sim.registry import not_found
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 

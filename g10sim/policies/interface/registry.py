@@ -15,11 +15,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from g10sim.errors import ConfigError, PolicyError, is_raised_by_plug_in, own_lines
+from g10sim.errors import (
+    ConfigError,
+    PolicyError,
+    choices_text,
+    is_raised_by_plug_in,
+    nearest,
+    not_found,
+    own_lines,
+)
 from g10sim.looks import Look
+from g10sim.policies.interface.contract import register_class
 from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.policy import Policy, Requirements
-from g10sim.registry import choices_text, nearest, not_found, register_class
 
 ENTRY_POINT_GROUP = "g10sim.policies"
 
@@ -62,7 +70,7 @@ def register_policy(policy: PolicyClass) -> PolicyClass:
 
     Raises PolicyError when another class already has the name, or it has none.
     """
-    register_class(_POLICIES, policy, "policy", "policies", PolicyError)
+    register_class(_POLICIES, policy, "policy", "policies")
     return policy
 
 

@@ -1,10 +1,12 @@
-"""A limit of the time that planning takes."""
+"""Limits of planning: the time that it takes, and trial iterations of designs among which it chooses."""
 
 from __future__ import annotations
 
 import time
-from math import inf
+from math import floor, inf
+from statistics import fmean
 
+from g10sim.policies.interface import PolicyPerJob, Trials
 from g10sim.policies.interface.parameters import Declared, parameter
 
 
@@ -32,3 +34,19 @@ class Limit:
     def note(self) -> str:
         """Say that planning ended early; else nothing."""
         return f"planning ended at its limit of {self.seconds:g} s" if self.was_reached else ""
+
+
+def speed(design: PolicyPerJob, trials: Trials, to_beat: float = 0.0, *, until_steady: bool = False) -> float:
+    """Return the mean over jobs of ideal over actual time; 0 where the design cannot run them.
+
+    A trial ends once that cannot come to the speed ``to_beat`` any more: it is no less than the truth then,
+    and less than that.
+    """
+    clock = trials.system.gpu.clock
+    ideal = [sum(job.trace.durations_cycles(clock)) for job in trials.workload.jobs]
+    at_most = [floor(cycles / to_beat) for cycles in ideal] if to_beat else []
+    cycles = trials.cycles(design, until_steady=until_steady, at_most=at_most)
+    if cycles is None:
+        return 0.0
+    # Where one group of GPUs stands for all, its jobs are the first ones, or like them.
+    return fmean(alone / took if took else 1.0 for alone, took in zip(ideal, cycles, strict=False))

@@ -7,14 +7,13 @@ from operator import attrgetter
 from typing import TypeVar
 
 from g10sim.config.tiers import Tier
-from g10sim.errors import PolicyError
+from g10sim.errors import PolicyError, choices_text
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.runs import Run
 from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import Location
-from g10sim.registry import choices_text
 from g10sim.sim.addresses import OwnAddresses
 from g10sim.sim.context import JobContext
 from g10sim.sim.hooks import Answer, asked, moves_of, place_of, plan_of, truth_of, victims_of

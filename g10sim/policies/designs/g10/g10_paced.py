@@ -15,8 +15,7 @@ from g10sim.policies.designs.g10.recovery import RecoveringJob, WaitingJob
 from g10sim.policies.interface import PlannedMachine, Policy, PolicyPerJob, Trials
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.trials import speed
+from g10sim.policies.planning.limit import Limit, speed
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 

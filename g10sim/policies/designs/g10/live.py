@@ -35,10 +35,9 @@ from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations
 from g10sim.policies.designs.g10.draft import Draft, PlannedEviction, PlanningParameters, allocation_kernel
 from g10sim.policies.interface import PlannedMachine, PlannedTier
-from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.choice import Standing, nested
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.occupancy import Occupancy
+from g10sim.policies.planning.occupancy import Budget, Occupancy
 from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
 

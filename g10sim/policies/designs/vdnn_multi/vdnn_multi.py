@@ -43,8 +43,7 @@ from g10sim.policies.interface.machine import link_bandwidth
 from g10sim.policies.interface.moves import Await, Move
 from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.limit import Limit, Limited
-from g10sim.policies.planning.trials import speed
+from g10sim.policies.planning.limit import Limit, Limited, speed
 from g10sim.trace.workload import Job, Workload
 
 _Key = tuple[int, int]

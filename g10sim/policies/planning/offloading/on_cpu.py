@@ -15,9 +15,8 @@ from g10sim.policies.interface.parameters import Count, Declared, parameter
 from g10sim.policies.planning.moves import KernelMoves, MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.partition import partitioned
-from g10sim.policies.planning.offloading.rewriting import Schedule, taken_over
 from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_cpu, require_gpu
-from g10sim.policies.planning.offloading.takeover import Takeover, parameter_bytes
+from g10sim.policies.planning.offloading.takeover import Schedule, Takeover, parameter_bytes, taken_over
 from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.workload import Job
