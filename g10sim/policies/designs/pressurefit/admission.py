@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from itertools import filterfalse
 
 from g10sim.policies.designs.pressurefit.choosing import Fitted
 from g10sim.policies.interface import JobPolicy, MigrationPlan, Planned, PlannedTier, PolicyView
@@ -67,9 +68,9 @@ class Admission(JobPolicy):
 
     def choose_victims(self, view: PolicyView) -> list[int]:
         """Return what is used last first."""
-        there = [tensor for tensor in range(len(view.trace.tensors)) if view.resident_bytes(tensor)]
-        idle = (tensor for tensor in there if not view.is_needed(tensor))
-        return sorted(idle, key=lambda tensor: (-view.next_use(tensor), tensor))
+        needed = set(filter(view.is_needed, view.trace.kernels[view.kernel].touched))
+        there = filter(view.resident_bytes, range(len(view.trace.tensors)))
+        return sorted(filterfalse(needed.__contains__, there), key=view.next_use, reverse=True)
 
     def _admitted(self, view: PolicyView) -> Iterator[Move]:
         """Yield fetches of the first in the queue, as long as they have room."""

@@ -124,7 +124,8 @@ class Streaming(JobPolicy):
         following = self._all_next
         there = np.flatnonzero((self._all_missing < self._all_sizes) & (following > self._last_asked))
         order = there[np.argsort(-following[there], kind="stable")].tolist()
-        victims = [tensor for tensor in order if not view.is_needed(tensor)]
+        needed = set(filter(view.is_needed, view.trace.kernels[view.kernel].touched))
+        victims = [tensor for tensor in order if tensor not in needed]
         self._named.append(victims)
         return victims
 
