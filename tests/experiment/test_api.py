@@ -9,7 +9,7 @@ from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.sharing import VariationSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError, UnsupportedError
 from g10sim.policies.interface.policy import Policy
-from g10sim.records import IterationRecord, StallReason
+from g10sim.records import ContiguousRecord, IterationRecord, StallReason
 from g10sim.results.columns import BOUND, CPU, metric_columns, stall_columns
 from g10sim.results.summary import summarize
 from g10sim.trace.workload import Job, Workload
@@ -197,6 +197,18 @@ def test_an_average_iteration_adds_up():
     assert found.traffic == {"host_to_gpu": 3}
     assert spread(records) == pytest.approx(7 / (193 / 3))
     assert averaged(records[:1]) is records[0]
+
+
+def test_an_average_iteration_of_contiguous_memory_has_its_peaks_and_its_mean_over_time():
+    found = averaged(
+        [
+            replace(record(0, 60), contiguous=ContiguousRecord(10, 4, 6, 5.0)),
+            replace(record(1, 20), contiguous=ContiguousRecord(8, 2, 7, 1.0)),
+            record(2, 70),
+        ]
+    )
+    assert found.contiguous == ContiguousRecord(10, 2, 7, (5 * 60 + 1 * 20) / 80)
+    assert averaged([record(0, 60), record(1, 20)]).contiguous is None
 
 
 STALLS = [(StallReason.FAULT_HOST, 30), (StallReason.EVICTION, 10)]

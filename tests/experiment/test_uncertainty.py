@@ -60,6 +60,25 @@ def test_a_machine_with_slower_parts():
     assert same == system
 
 
+def test_tiers_are_slower_by_the_links_and_drives_by_their_own():
+    drive = {"kind": "ssd", "name": "cold", "capacity": "1 TB", "read": "4 GB/s", "write": "2 GB/s"}
+    cache = {"capacity": "1 GB", "sustained": "500 MB/s"}
+    tiers = [*load_system("h100-80g-cxl-agilex").model_dump(mode="json")["tiers"]]
+    system = load_system(
+        {
+            "preset": "h100-80g-cxl-agilex",
+            "tiers": [*tiers, {**drive, "latency": "10 us", "write_cache": cache}],
+        }
+    )
+    slower = scaled(system, {"links": 2.0, "drives": 4.0, "faults": 1.0})
+    (host, memory, ssd, cold), before = slower.tiers, system.tiers
+    assert (host, ssd) == (before[0], before[2]) == ("host", "ssd")
+    assert (memory.read, memory.write) == (before[1].read // 2, before[1].write // 2)
+    assert memory.latency == 2 * before[1].latency
+    assert (cold.read, cold.write, cold.latency) == (10**9, 5 * 10**8, 4 * before[3].latency)
+    assert cold.write_cache.sustained == 125 * 10**6
+
+
 def test_kernels_take_the_factor_of_their_class():
     trace = chain(2)
     longer = times_factors(trace, {"matmul": 3.0, "": 1.5})
