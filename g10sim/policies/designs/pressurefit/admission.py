@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from itertools import filterfalse
+from itertools import chain, filterfalse
 
 from g10sim.policies.designs.pressurefit.choosing import Fitted
 from g10sim.policies.interface import JobPolicy, MigrationPlan, Planned, PlannedTier, PolicyView
@@ -16,7 +16,9 @@ from g10sim.trace.model import Trace
 class Admission(JobPolicy):
     """One job: ``_queue`` was asked for without room so far, ``_coming`` and ``_leaving`` are on their way.
 
-    Copies in never push out what the plan lets stay: they start when there is room.
+    Copies in never push out what the plan lets stay: they start when there is room. ``_near`` are all that
+    may have pages on the GPU: what had some or moved when victims were named, was used or asked for since,
+    and what kernels that run ``_again`` use.
     """
 
     def __init__(self, trace: Trace, fitted: Fitted, note: str) -> None:
@@ -38,6 +40,9 @@ class Admission(JobPolicy):
         """Tiers of persistent tensors between iterations."""
         self._queue, self._coming = deque[int](), dict[int, None]()
         self._leaving = dict[int, PlannedTier]()
+        self._near = set(range(len(trace.tensors)))
+        again = chain.from_iterable(drop.producers for drop in program.drops)
+        self._again = {tensor for kernel in again for tensor in kernel.touched}
 
     def state(self, view: PolicyView) -> tuple[object, ...]:
         """Return what waits for room and what is on its way."""
@@ -45,8 +50,10 @@ class Admission(JobPolicy):
 
     def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
         """Bring in what the kernel needs, and as much of what was asked for as there is room for."""
-        self._queue += self._asked.get(view.kernel, ())
-        for tensor in view.trace.kernels[view.kernel].tensors:
+        asked, kernel = self._asked.get(view.kernel, ()), view.trace.kernels[view.kernel]
+        self._queue += asked
+        self._near.update(asked, kernel.touched)
+        for tensor in kernel.tensors:
             if tensor in self._queue:
                 self._queue.remove(tensor)
                 yield Fetch(tensor)
@@ -68,8 +75,9 @@ class Admission(JobPolicy):
 
     def choose_victims(self, view: PolicyView) -> list[int]:
         """Return what is used last first."""
+        there = sorted(filter(view.resident_bytes, self._near))
+        self._near = {*there, *self._queue, *filter(view.in_transfer_bytes, self._near), *self._again}
         needed = set(filter(view.is_needed, view.trace.kernels[view.kernel].touched))
-        there = filter(view.resident_bytes, range(len(view.trace.tensors)))
         return sorted(filterfalse(needed.__contains__, there), key=view.next_use, reverse=True)
 
     def _admitted(self, view: PolicyView) -> Iterator[Move]:
