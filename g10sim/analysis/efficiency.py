@@ -91,8 +91,14 @@ class Conditions(Spec):
     """order of a convolution's activations in memory"""
     causal: bool | None = None
     """attention that sees earlier positions only"""
+    masked: bool | None = None
+    """attention with a mask in a tensor"""
+    dropout: bool | None = None
+    """attention that drops scores"""
     least_head: int | None = Field(default=None, ge=1)
     """width of a head of attention, at least"""
+    alignments: tuple[int, ...] | None = None
+    """bytes to which rows of a product's matrices are aligned: 2, 4 or 8"""
 
     def covers(self, cost: KernelCost, bound: Bound) -> bool:
         """Return whether a kernel, limited by this peak rate, meets every condition."""
@@ -114,7 +120,10 @@ class Conditions(Spec):
                 self.least_channels is None or cost.channels >= self.least_channels,
                 self.layout is None or bool(cost.channels_first) is (self.layout == "channels_first"),
                 self.causal is None or bool(cost.causal) is self.causal,
+                self.masked is None or bool(cost.masked) is self.masked,
+                self.dropout is None or bool(cost.dropout) is self.dropout,
                 self.least_head is None or cost.head >= self.least_head,
+                self.alignments is None or cost.alignment in self.alignments,
             )
         )
 
@@ -143,8 +152,10 @@ class Refinement(Conditions):
     ``weight_bandwidth`` adds the time of passing over the weights that a kernel reads (to transpose them).
     ``fewer_products`` divides the FLOPs of an algorithm that saves multiplications (Winograd: 2.25).
     ``counts_as`` takes the peak rate of another format (float32 where tensor cores are not used). With
-    ``half_length`` attention over n positions reaches n / (n + half_length) of its share. ``copies`` passes
-    over all tensors, each a read or a write, are added at the rate of copies (changes of layout).
+    ``half_length`` attention over n positions reaches n / (n + half_length) of its share. With
+    ``full_channels`` a kernel of fewer channels n reaches n / full_channels of its share of the bandwidth.
+    ``copies`` passes over all tensors, each a read or a write, are added at the rate of copies (changes of
+    layout).
     """
 
     compute_efficiency: Share | None = None
@@ -156,6 +167,8 @@ class Refinement(Conditions):
     counts_as: NumberFormat | None = None
     half_length: int | None = Field(default=None, ge=1)
     """positions that reach half the share"""
+    full_channels: int | None = Field(default=None, ge=1)
+    """channels that keep the whole GPU busy"""
     copies: Number | None = Field(default=None, gt=0, le=4)
     """passes over all tensors besides"""
 

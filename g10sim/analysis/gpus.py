@@ -34,6 +34,7 @@ _OPERATORS, _SOURCES = "operators", "sources"
 _TABLES = ("peak", "compute_efficiency", "bandwidth_efficiency", "startup", _OPERATORS)
 _NUMBERS = ("memory", "memory_bandwidth", "launch_overhead")
 _OPTIONAL = ("host_issue", "sustained")
+_OFTEN_UNKNOWN = ("graph_overhead", "element_rate")
 CUDA_GRAPH = "cuda_graph"
 """Key of a trace's ``origin``: a graph replays the step, so that no kernel waits for the host."""
 _GPU_OPTION = re.compile(r"--gpu \S+$")
@@ -46,7 +47,8 @@ class GpuTimingSpec(quantities.Spec):
     ``peak`` is the fastest dense rate for each number format (with tensor cores where it has them).
     ``compute_efficiency`` and ``bandwidth_efficiency`` are shares of ``peak`` and ``memory_bandwidth``,
     at most 1, so that no kernel beats the hardware. ``startup`` is time that a kernel of a class takes
-    besides, so that small kernels reach less. ``operators`` sets single operators apart; the first entry that
+    besides, so that small kernels reach less. ``element_rate`` limits kernels that handle elements one by one
+    (``unvectorized``). ``operators`` sets single operators apart; the first entry that
     covers a kernel counts. ``host_issue`` is the time that the host takes for each operator of a step that no
     graph replays, whether it launches a kernel or not; kernels of a graph take ``graph_overhead`` in place of
     ``launch_overhead``. ``sustained`` is the share of the rates of short runs
@@ -68,6 +70,8 @@ class GpuTimingSpec(quantities.Spec):
     """time of the host for each operator, in order"""
     sustained: Shares = 1.0
     """share of computing rates that long steps keep, by format"""
+    element_rate: quantities.PositiveCountRate | None = None
+    """elements/s of kernels that load no vectors; none: no limit"""
     peak: dict[NumberFormat, quantities.PositiveComputeRate] = Field(min_length=1)
     """dense FLOP/s by number format"""
     compute_efficiency: dict[OperatorClass, Shares]
@@ -98,7 +102,7 @@ class GpuTimingSpec(quantities.Spec):
 
     def numbers(self) -> set[str]:
         """Dotted keys of all numbers; those of one entry of ``operators`` count as one."""
-        found = {*_NUMBERS, *_OPTIONAL} | ({"graph_overhead"} if self.graph_overhead is not None else set())
+        found = {*_NUMBERS, *_OPTIONAL} | {name for name in _OFTEN_UNKNOWN if getattr(self, name) is not None}
         for table in _TABLES:
             for key, value in getattr(self, table).items():
                 parts = [f".{part}" for part in value] if isinstance(value, dict) else [""]
@@ -121,8 +125,12 @@ class GpuTimingSpec(quantities.Spec):
         compute_s, move_s = self.least_seconds(cost)
         found = self._covering(cost, self.bound(cost))
         compute_s /= self._compute_share(cost, found)
-        bandwidth_share = found.bandwidth_efficiency or self.bandwidth_efficiency[cost.operator_class]
-        seconds = max(compute_s, move_s / _exact(bandwidth_share))
+        bandwidth_share = _exact(found.bandwidth_efficiency or self.bandwidth_efficiency[cost.operator_class])
+        if found.full_channels is not None and cost.channels:
+            bandwidth_share *= Fraction(min(cost.channels, found.full_channels), found.full_channels)
+        seconds = max(compute_s, move_s / bandwidth_share)
+        if self.element_rate is not None:
+            seconds = max(seconds, Fraction(cost.unvectorized, self.element_rate))
         if found.copies is not None:
             copied = move_s * _exact(found.copies)
             seconds += copied / _exact(self.bandwidth_efficiency[OperatorClass.COPY])

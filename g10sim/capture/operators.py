@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from g10sim.capture import fused
+from g10sim.capture import fused, layouts
 from g10sim.importers.operations import ALLOCATIONS, aten, short_name
 from g10sim.trace.work import COMPUTING, NumberFormat, OperatorClass
 
@@ -154,12 +154,15 @@ def operator_class(func: Any) -> OperatorClass:
         return known
     if name.startswith(("_foreach_", "_fused_", "_amp_")):
         return OperatorClass.OPTIMIZER
-    tags = func.tags
-    if torch.Tag.pointwise in tags or torch.Tag.pointwise in _functional_tags(func):
+    if _is_pointwise(func):
         return OperatorClass.ELEMENTWISE
-    if torch.Tag.reduction in tags:
+    if torch.Tag.reduction in func.tags:
         return OperatorClass.REDUCTION
     return OperatorClass.OTHER
+
+
+def _is_pointwise(func: Any) -> bool:
+    return torch.Tag.pointwise in func.tags or torch.Tag.pointwise in _functional_tags(func)
 
 
 def _functional_tags(func: Any) -> Sequence[Any]:
@@ -200,15 +203,31 @@ def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     return own(*args) * times if own is not None else 0
 
 
-def sizes_of(func: Any, args: Sequence[Any]) -> dict[str, int]:
-    """Return the sizes of a call that its time depends on besides FLOPs and bytes, by name."""
+def sizes_of(func: Any, args: Sequence[Any], operands: Sequence[Any]) -> dict[str, int]:
+    """Return the sizes of a call that its time depends on besides FLOPs and bytes, by name.
+
+    ``operands`` are all tensors that it reads or makes.
+    """
     name = short_name(func._schema.name)
+    kind = operator_class(func)
+    if kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL):
+        return {"alignment": layouts.rows_alignment(operands)}
+    if kind in (OperatorClass.ELEMENTWISE, OperatorClass.COPY):
+        return {"unvectorized": layouts.unvectorized(func, operands, pointwise=_is_pointwise(func))}
+    if name in _SUMS:
+        return {"channels": layouts.summed_columns(args)}
+    if "layer_norm" in name:
+        return {"channels": prod(args[1 + name.endswith("_backward")])}
+    if "batch_norm" in name:
+        image = args[name.endswith("_backward")]
+        return {"channels": int(image.shape[1]), "channels_first": layouts.channels_first(image)}
     if name in _CONVOLUTION_ARGUMENTS:
         return _convolution_sizes(args[_CONVOLUTION_ARGUMENTS[name] :])
     if func.namespace == fused.NAMESPACE and name.startswith("attention"):
-        query, key, _ = args[name.endswith("_backward") :][:3]
-        causal = int(bool(args[-2]))
-        return {"keys": int(key.shape[-2]), "head": int(query.shape[-1]), "causal": causal}
+        query, key, _, mask = args[name.endswith("_backward") :][:4]
+        found = {"keys": int(key.shape[-2]), "head": int(query.shape[-1])}
+        ways = {"causal": args[-2], "masked": mask is not None, "dropout": args[-3]}
+        return found | {way: int(bool(value)) for way, value in ways.items()}
     if name in _WAYS:
         sequence, states = args[name.endswith("_backward") :][:2]
         return {"steps": fused.waiting_steps(sequence, states, args[_WAYS[name]])}
@@ -225,24 +244,23 @@ _WAYS = {"recurrent": 4, "recurrent_backward": 7}
 """Positions of the number of directions of recurrent layers."""
 
 
+_SUMS = frozenset({"sum", "mean"})
 _CONVOLUTION_ARGUMENTS = {"convolution": 0, "_convolution": 0, "convolution_backward": 1}
 """Positions of the input; weight, bias, strides, padding, dilation, transposed, padding, groups follow."""
 
 
 def _convolution_sizes(args: Sequence[Any]) -> dict[str, int]:
     image, weight, _, stride, *_ = args
-    last = torch.channels_last_3d if image.dim() == _VOLUME else torch.channels_last
-    is_image = image.dim() in (_VOLUME - 1, _VOLUME)
     return {
         "groups": int(args[_GROUPS]),
         "window": prod(weight.shape[2:]),
         "stride": max(stride),
         "channels": int(image.shape[1]),
-        "channels_first": int(is_image and not image.is_contiguous(memory_format=last)),
+        "channels_first": layouts.channels_first(image),
     }
 
 
-_VOLUME, _GROUPS = 5, 8
+_GROUPS = 8
 
 
 def products_per_element(flops: int, written: Any) -> int:
@@ -282,14 +300,15 @@ def scatters_in_place(func: Any) -> bool:
 
 
 def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
-    """Return the format an operator multiplies in: that of its widest operand, scales left out.
+    """Return the format an operator works in: that of its widest operand, scales left out.
 
+    Of a normalization it is that of what it normalizes, whatever its weights and statistics have.
     float32 counts as tf32 where this process's PyTorch settings let tensor cores round it
     (``torch.backends.cudnn.allow_tf32`` for convolutions, ``torch.get_float32_matmul_precision()``
     for matrix products); the caller falls back to float32 on a GPU without tf32.
     """
-    if operator_class(func) is OperatorClass.ATTENTION:
-        tensors = tensors[:1]  # the others include denominators, in float32 whatever the products are in
+    if operator_class(func) in (OperatorClass.ATTENTION, OperatorClass.NORMALIZATION):
+        tensors = tensors[:1]  # the others include denominators and statistics, in float32 whatever it is in
     elif short_name(func._schema.name).startswith("_scaled_"):
         tensors = tensors[:2]  # the others are scales, in float32
     found = [_FORMATS[tensor.dtype] for tensor in tensors if tensor.dtype in _FORMATS]

@@ -285,7 +285,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return
         draft = self._draft(func, layer, inputs)
         draft.flops = operators.count_flops(func, args, kwargs, result)
-        draft.note(operators.sizes_of(func, args))
+        draft.note(operators.sizes_of(func, args, [*inputs, *outputs]))
         if outputs:
             draft.products = operators.products_per_element(draft.flops, outputs[0])
         written = sum(map(moved.touched_bytes, outputs))
@@ -314,7 +314,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             draft.operator, draft.operator_class = f"convolution_backward_{name}", kind
             draft.flops = operators.gradient_flops(args) if kind in COMPUTING else 0
             if draft.flops:
-                draft.note(operators.sizes_of(func, args))
+                draft.note(operators.sizes_of(func, args, ()))
             draft.products = operators.products_per_element(draft.flops, written)
             for tensor in reads:
                 self._read(draft, tensor, moved.touched_bytes(tensor), pure=False)

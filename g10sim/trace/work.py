@@ -51,10 +51,14 @@ class KernelCost:
 
     ``weight_bytes`` are read of weights; ``products`` are the multiply-adds for each element it writes;
     ``views`` are the operators since the kernel before that the host issues, too, and that launch nothing.
+    ``unvectorized`` are the elements that it handles one by one, as its operands do not lie alike.
+    Of a product: ``alignment`` of the rows of its matrices in bytes, below the 16 that tensor cores want.
     Of a convolution: ``groups``, ``window`` (positions of its kernel, 9 for 3x3), ``stride`` (the largest),
-    ``channels`` of the input, ``channels_first`` 1 where its activations lie so. Of attention: ``keys`` (the
-    length of the sequence attended to), ``head`` (its width), ``causal``. Of a recurrent layer: the ``steps``
-    that wait for each other.
+    ``channels`` of the input, ``channels_first`` 1 where its activations lie so. Batch normalization has
+    the last two as well; ``channels`` are the width of a layer normalization and the columns of a sum over
+    rows, too. Of attention: ``keys`` (the length of the sequence attended to), ``head`` (its width), and 1
+    for ``causal``, ``masked`` (by a tensor) and ``dropout``. Of a recurrent layer: the ``steps`` that wait
+    for each other.
     """
 
     operator: str
@@ -67,6 +71,8 @@ class KernelCost:
     weight_bytes: int = field(default=0, metadata={"size": True})
     products: int = field(default=0, metadata={"size": True})
     views: int = field(default=0, metadata={"size": True})
+    unvectorized: int = field(default=0, metadata={"size": True})
+    alignment: int = field(default=0, metadata={"size": True})
     groups: int = field(default=0, metadata={"size": True})
     window: int = field(default=0, metadata={"size": True})
     stride: int = field(default=0, metadata={"size": True})
@@ -75,6 +81,8 @@ class KernelCost:
     keys: int = field(default=0, metadata={"size": True})
     head: int = field(default=0, metadata={"size": True})
     causal: int = field(default=0, metadata={"size": True})
+    masked: int = field(default=0, metadata={"size": True})
+    dropout: int = field(default=0, metadata={"size": True})
     steps: int = field(default=0, metadata={"size": True})
 
     @property

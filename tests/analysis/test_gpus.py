@@ -138,6 +138,10 @@ SIZES_OF_CONVOLUTIONS = {
         keys=st.integers(0, 10**6),
         head=st.sampled_from([64, 128]),
         causal=st.sampled_from([0, 1]),
+        masked=st.sampled_from([0, 1]),
+        dropout=st.sampled_from([0, 1]),
+        alignment=st.sampled_from([0, 2, 8]),
+        unvectorized=st.integers(0, 10**11),
         steps=st.integers(0, 100),
         **SIZES_OF_CONVOLUTIONS,
     ),
@@ -260,6 +264,36 @@ def test_attention_reaches_half_of_its_share_at_the_half_length():
     assert computing(480, head=64, causal=1) == computing(175, head=64)
     assert computing(175, head=128) < computing(175, head=64)
     assert computing(10**9, head=64) == pytest.approx(computing(175, head=64) / 2, rel=1e-6)
+
+
+def test_elements_that_come_one_by_one_take_as_long_as_the_gpu_needs_for_them(tmp_path):
+    gpu = _described(tmp_path, element_rate="100 G/s", sources={"element_rate": "a test"})
+    cost = KernelCost("add", OperatorClass.ELEMENTWISE, moved_bytes=10**9)
+    vectorized = gpu.duration_ns(cost)
+    assert gpu.duration_ns(replace(cost, unvectorized=10**9)) == 10_000_000 + 9_200
+    assert gpu.duration_ns(replace(cost, unvectorized=10**6)) == vectorized
+    assert load_gpu("a100-40g-2023").duration_ns(replace(cost, unvectorized=10**9)) == vectorized
+
+
+def test_a_kernel_of_few_channels_reaches_less_of_the_bandwidth(tmp_path):
+    entry = {"operators": ["native_batch_norm"], "bandwidth_efficiency": 0.5, "full_channels": 400}
+    gpu = _described(tmp_path, operators={"mine": entry}, sources={"operators.mine": "a test"})
+
+    def seconds(channels):
+        cost = KernelCost("native_batch_norm", OperatorClass.NORMALIZATION, moved_bytes=1555 * 10**6)
+        return (gpu.duration_ns(replace(cost, channels=channels)) - 9_200) / 10**9
+
+    found = [seconds(channels) for channels in (0, 100, 200, 400, 800)]
+    assert found == pytest.approx([0.002, 0.008, 0.004, 0.002, 0.002])
+
+
+def test_products_of_a_vocabulary_of_odd_size_are_several_times_slower_on_tensor_cores():
+    gpu = load_gpu("h200")
+    cost = KernelCost("mm", OperatorClass.MATMUL, NumberFormat.BFLOAT16, flops=10**13)
+    aligned, even, odd = (gpu.duration_ns(replace(cost, alignment=rows)) for rows in (0, 4, 2))
+    assert (even / aligned, odd / aligned) == (pytest.approx(3, rel=0.1), pytest.approx(6, rel=0.1))
+    in_float32 = replace(cost, number_format=NumberFormat.FLOAT32)
+    assert gpu.duration_ns(in_float32) == gpu.duration_ns(replace(in_float32, alignment=4))
 
 
 def test_steps_that_wait_for_each_other_each_pay_a_startup():

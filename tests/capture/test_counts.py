@@ -222,3 +222,90 @@ def test_a_captured_and_a_retimed_trace_agree_exactly():
     first, second = (capture_step(build, gpu=name, autocast="float16") for name in ("a100-40g", "h100"))
     assert retimed(first, load_gpu("h100")) == second
     assert retimed(second, load_gpu("a100-40g")) == first
+
+
+def sizes(function, *tensors, name, dtype="float32"):
+    class Called(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.held = torch.nn.ParameterList(torch.nn.Parameter(torch.randn(shape)) for shape in tensors)
+
+        def forward(self, x):
+            return function(*self.held)
+
+    kernels = capture_step(lambda: (Called(), torch.randn(1)), inference=True, dtype=dtype).kernels
+    found = dict(one(kernels, name).sizes)
+    return {size: value for size, value in found.items() if size not in ("weight_bytes", "products", "views")}
+
+
+SQUARE = (ROWS, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "elements"),
+    [
+        (lambda x, y: x + y, "add", 0),
+        (lambda x, y: x + 2.0, "add", 0),
+        (lambda x, y: x + y[0], "add", ROWS**2),  # one row for all
+        (lambda x, y: x + y.t(), "add", ROWS**2),
+        (lambda x, y: x[:, ::2] * y[:, ::2], "mul", ROWS**2 // 2),
+        (lambda x, y: x.t() * y.t(), "mul", 0),  # both lie alike
+        (lambda x, y: x.t().contiguous(), "clone", ROWS**2),
+        (lambda x, y: x.to(torch.bfloat16), "_to_copy", 0),  # has a kernel that narrows
+        (lambda x, y: x.to(torch.float64), "_to_copy", ROWS**2),
+        (lambda x, y: torch.cat([x, y]), "cat", 0),
+        (lambda x, y: torch.cat([x[:, ::2], y[:, ::2]]), "cat", ROWS**2),
+        (lambda x, y: torch.stack([x, y], -1), "stack", 2 * ROWS**2),
+        (lambda x, y: torch.roll(x, 1), "roll", ROWS**2),
+        (lambda x, y: torch.where(x > y, x, y), "where", 0),
+        (lambda x, y: torch.dropout(x, 0.5, True), "native_dropout", 0),
+    ],
+)
+def test_elements_are_handled_one_by_one_where_operands_do_not_lie_alike(function, name, elements):
+    assert sizes(function, SQUARE, SQUARE, name=name).get("unvectorized", 0) == elements
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "alignment"),
+    [
+        (25, "bfloat16", 2),
+        (26, "bfloat16", 4),
+        (28, "bfloat16", 8),
+        (32, "bfloat16", 0),
+        (25, "float32", 4),
+        (28, "float32", 0),
+    ],
+)
+def test_rows_of_products_are_aligned_as_their_columns_say(columns, dtype, alignment):
+    product = lambda x, y: x @ y.t()  # noqa: E731
+    found = sizes(product, (64, 32), (columns, 32), name="mm", dtype=dtype)
+    assert found.get("alignment", 0) == alignment
+    batched = sizes(product_of_batches, (4, 64, 32), (4, columns, 32), name="bmm", dtype=dtype)
+    assert batched.get("alignment", 0) == alignment
+
+
+def product_of_batches(x, y):
+    return x @ y.transpose(1, 2)
+
+
+def test_sums_and_normalizations_tell_what_each_works_through_by_itself():
+    shape = (N, C, H, H)
+    assert sizes(lambda x: x.sum((0, 2, 3)), shape, name="sum") == {}  # positions lie together
+    assert sizes(lambda x: x.sum(0), (ROWS, WIDTH), name="sum") == {"channels": WIDTH}
+    assert sizes(lambda x: x.mean(-1), (ROWS, WIDTH), name="mean") == {}
+    normalized = lambda x: torch.nn.functional.layer_norm(x, (WIDTH,))  # noqa: E731
+    assert sizes(normalized, (ROWS, WIDTH), name="native_layer_norm") == {"channels": WIDTH}
+    batch = lambda x, y: torch.nn.functional.batch_norm(x, None, None, training=True)  # noqa: E731
+    assert sizes(batch, shape, (1,), name="native_batch_norm") == {"channels": C, "channels_first": 1}
+
+
+@pytest.mark.parametrize("way", ["causal", "masked", "dropout"])
+def test_attention_tells_its_mask_and_its_dropout(way):
+    given = {"causal": {"is_causal": True}, "dropout": {"dropout_p": 0.1}}
+
+    def attend(x, mask):
+        options = given.get(way, {"attn_mask": mask.detach()})
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, **options)
+
+    found = sizes(attend, (2, 2, 64, 32), (64, 64), name="attention", dtype="bfloat16")
+    assert found == {"keys": 64, "head": 32, way: 1}
