@@ -147,19 +147,22 @@ def _even_width(cost: KernelCost) -> int:
 class Refinement(Conditions):
     """Efficiencies and overheads of the kernels that meet all of the given conditions.
 
-    A share that is not given is that of the class. ``startup`` is time besides computing and moving; with
+    A share that is not given is that of the class. ``bandwidth`` limits what a kernel moves in a second where
+    it, not the memory, is the limit. ``startup`` is time besides computing and moving; with
     it the share reached grows with size s as s / (s + half), where half = startup x share x peak rate.
     ``weight_bandwidth`` adds the time of passing over the weights that a kernel reads (to transpose them).
     ``fewer_products`` divides the FLOPs of an algorithm that saves multiplications (Winograd: 2.25).
     ``counts_as`` takes the peak rate of another format (float32 where tensor cores are not used). With
     ``half_length`` attention over n positions reaches n / (n + half_length) of its share. With
-    ``full_channels`` a kernel of fewer channels n reaches n / full_channels of its share of the bandwidth.
+    ``full_channels`` a kernel of fewer channels n moves n / full_channels of what it does with as many.
     ``copies`` passes over all tensors, each a read or a write, are added at the rate of copies (changes of
     layout).
     """
 
     compute_efficiency: Share | None = None
     bandwidth_efficiency: Share | None = None
+    bandwidth: PositiveRate | None = None
+    """most that it moves, whatever the memory could"""
     startup: Duration | None = None
     weight_bandwidth: PositiveRate | None = None
     fewer_products: Number | None = Field(default=None, ge=1, le=4)

@@ -125,12 +125,7 @@ class GpuTimingSpec(quantities.Spec):
         compute_s, move_s = self.least_seconds(cost)
         found = self._covering(cost, self.bound(cost))
         compute_s /= self._compute_share(cost, found)
-        bandwidth_share = _exact(found.bandwidth_efficiency or self.bandwidth_efficiency[cost.operator_class])
-        if found.full_channels is not None and cost.channels:
-            bandwidth_share *= Fraction(min(cost.channels, found.full_channels), found.full_channels)
-        seconds = max(compute_s, move_s / bandwidth_share)
-        if self.element_rate is not None:
-            seconds = max(seconds, Fraction(cost.unvectorized, self.element_rate))
+        seconds = max(compute_s, self._moving_seconds(cost, found))
         if found.copies is not None:
             copied = move_s * _exact(found.copies)
             seconds += copied / _exact(self.bandwidth_efficiency[OperatorClass.COPY])
@@ -140,6 +135,18 @@ class GpuTimingSpec(quantities.Spec):
         overhead = Fraction(self.launch_overhead + startup * max(cost.steps, 1), PICOSECONDS_PER_NANOSECOND)
         time = seconds * NANOSECONDS_PER_SECOND + overhead
         return -(-time.numerator // time.denominator)
+
+    def _moving_seconds(self, cost: KernelCost, found: Refinement) -> Fraction:
+        """Return the time of moving a kernel's bytes, or of its elements one by one, whichever is longer."""
+        share = found.bandwidth_efficiency or self.bandwidth_efficiency[cost.operator_class]
+        rate = self.memory_bandwidth * _exact(share)
+        if found.bandwidth is not None:
+            rate = min(rate, Fraction(found.bandwidth))
+        if found.full_channels is not None and cost.channels:
+            rate *= Fraction(min(cost.channels, found.full_channels), found.full_channels)
+        if self.element_rate is None:
+            return cost.moved_bytes / rate
+        return max(cost.moved_bytes / rate, Fraction(cost.unvectorized, self.element_rate))
 
     def _compute_share(self, cost: KernelCost, found: Refinement) -> Fraction:
         """Return the share of the peak rate that a kernel's products reach."""

@@ -23,7 +23,7 @@ from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError, TraceError
 from g10sim.files import writing
 from g10sim.importers.account import account_of
-from g10sim.importers.execution_trace import Price, import_execution_trace
+from g10sim.importers.execution_trace import import_execution_trace
 from g10sim.importers.gpg import import_gpg
 from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
@@ -39,7 +39,6 @@ from g10sim.trace.order import delayed_optimizer
 from g10sim.trace.order import vertical as by_block
 from g10sim.trace.pipeline import pipeline_stages
 from g10sim.trace.repetition import each
-from g10sim.trace.work import KernelCost, OperatorClass
 
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 _LONGEST_RANGE, _MOST_NUMBERS = 20, 10**6
@@ -111,7 +110,7 @@ def chakra(
     file: Annotated[Path, Argument(help="Execution trace (JSON, plain or .gz).")],
     output: options.TraceOutput,
     profile: Annotated[Path | None, Option(help="Profile of the same run, for the times.")] = None,
-    gpu: Annotated[str | None, Option(help="Without a profile: GPU to price bytes on.")] = None,
+    gpu: Annotated[str | None, Option(help="Without a profile: GPU whose times kernels take.")] = None,
     **given: Any,
 ) -> None:
     """Import a step of an execution trace of PyTorch, as ExecutionTraceObserver writes it."""
@@ -119,7 +118,7 @@ def chakra(
         found = "neither" if profile is None else "both"
         raise ConfigError(f"--profile, --gpu: found {found}; allowed: one of them, for the times")
     times = None if profile is None else read_profile(profile)
-    price = None if gpu is None else _price(gpu)
+    price = None if gpu is None else load_gpu(gpu).duration_ns
     _save(import_execution_trace(file, profile=times, price=price, **_of_steps(given)), output)
 
 
@@ -182,11 +181,6 @@ def import_published(
 ) -> None:
     """Import a trace of the published G10 simulator, with its fault profiles where they lie next to it."""
     _save(import_gpg(directory, model, batch_size), output)
-
-
-def _price(gpu: str) -> Price:
-    timing = load_gpu(gpu)
-    return lambda moved: timing.duration_ns(KernelCost("", OperatorClass.OTHER, moved_bytes=moved))
 
 
 def _save(trace: Trace, output: Path) -> None:

@@ -37,7 +37,7 @@ HOST = "cpu"
 class Reference(NamedTuple):
     """A tensor where an operator uses it, with the bytes of its storage that it reaches to.
 
-    ``item_bytes`` are those of an element; ``is_whole`` says whether they are whole numbers.
+    ``item_bytes`` are those of an element and ``kind`` is its type. Without strides it is contiguous.
     """
 
     tensor: int
@@ -45,7 +45,14 @@ class Reference(NamedTuple):
     extent_bytes: int
     device: str
     item_bytes: int
-    is_whole: bool
+    kind: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether elements are whole numbers."""
+        return self.kind.startswith(_WHOLE)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -55,7 +62,10 @@ class Reference(NamedTuple):
 
 @dataclass(eq=False)
 class Node:
-    """One operator or annotation; ``id`` counts in the order of starts, over all threads."""
+    """One operator or annotation; ``id`` counts in the order of starts, over all threads.
+
+    ``inputs`` are the tensors of each argument, ``values`` the arguments as they are written.
+    """
 
     id: int
     name: str
@@ -66,6 +76,7 @@ class Node:
     backend: str
     inputs: list[tuple[Reference, ...]]
     outputs: list[Reference]
+    values: list[Any] = field(default_factory=list)
     reads: dict[Storage, None] = field(default_factory=dict)
     writes: dict[Storage, None] = field(default_factory=dict)
 
@@ -78,6 +89,11 @@ class Node:
     def arguments(self) -> list[Reference]:
         """All tensors among the arguments."""
         return [one for part in self.inputs for one in part]
+
+    def value_of(self, argument: str) -> Any:
+        """Return an argument by its name in the schema; None where there is none."""
+        names = [text.split("=")[0].split()[-1] for text in _arguments_of(self.schema) if text != "*"]
+        return dict(zip(names, self.values, strict=False)).get(argument)
 
     @property
     def is_collective(self) -> bool:
@@ -220,6 +236,7 @@ def _node(entry: Entry) -> Node:
         backend=str(attributes.values.get("kernel_backend", "")),
         inputs=list(_tensors(entry, "inputs")),
         outputs=[one for part in _tensors(entry, "outputs") for one in part],
+        values=entry.values["inputs"]["values"],
     )
 
 
@@ -268,14 +285,16 @@ def _reference(side: Entry, kind: str, value: Any, shape: Any, stride: Any) -> I
     if not elements or not item_bytes:
         return
     sizes = side.fitting("shape", shape, _SHAPE, "sizes")
-    reach = prod(sizes)
+    steps = tuple(prod(sizes[number + 1 :]) for number in range(len(sizes)))
     if stride is not None:
-        steps = side.fitting("strides", stride, _SHAPE, "a distance for each dimension")
+        given = side.fitting("strides", stride, _SHAPE, "a distance for each dimension")
+        steps = tuple(given)
         if len(sizes) != len(steps):
             side.fail(f"shape {shown(shape)} with strides {shown(stride)}", "as many strides as dimensions")
-        reach = sum(max(size - 1, 0) * step for size, step in zip(sizes, steps, strict=True)) + 1
-    is_whole = kind.rpartition("(")[2].partition(")")[0].startswith(_WHOLE)
-    yield Reference(tensor, storage, (offset + reach) * item_bytes, device, item_bytes, is_whole)
+    reach = sum(max(size - 1, 0) * step for size, step in zip(sizes, steps, strict=True)) + 1
+    kind = kind.rpartition("(")[2].partition(")")[0]
+    extent = (offset + reach) * item_bytes
+    yield Reference(tensor, storage, extent, device, item_bytes, kind, tuple(sizes), steps)
 
 
 # PyTorch makes tensors of the numbers among an operator's arguments, without an operator, in storages whose

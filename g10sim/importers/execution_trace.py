@@ -27,12 +27,14 @@ from g10sim.importers.operations import (
     phase_of,
     short_name,
 )
+from g10sim.importers.work import work_of
 from g10sim.trace.model import Device, TimeSource, Trace
+from g10sim.trace.work import KernelCost
 
 _MOST_NAMED = 5
 _NO_DEVICES = frozenset({HOST, "meta", ""})
 """Names of no device: tensors on ``meta`` have shapes alone, as those with which torch.compile traces."""
-Price = Callable[[int], int]
+Price = Callable[[KernelCost], int]
 
 
 def import_execution_trace(
@@ -51,7 +53,7 @@ def import_execution_trace(
     """Read an execution trace; of several steps (``ProfilerStep#N``) the last whole one, or ``step``.
 
     Times come from ``profile``, of the same run, or else from ``price``, which gives nanoseconds for the
-    bytes that an operator moves. An optimizer on the CPU is work of the CPU: without a profile an update of
+    work of an operator. An optimizer on the CPU is work of the CPU: without a profile an update of
     all that it writes. Raises TraceError naming the file, the node, what was found and what is allowed.
     """
     path, account = Path(path), Account()
@@ -71,9 +73,9 @@ def import_execution_trace(
         drafts = _measured(path, kernels, operations, profile, account)
         operations = idle_between(drafts, account, keep_gaps=keep_gaps)
     elif price is not None:
-        _price(operations, price, account)
+        _price(kernels, operations, price, account)
     else:
-        raise TraceError.at(path, "no times", "a profile of the same run, or a GPU to price bytes")
+        raise TraceError.at(path, "no times", "a profile of the same run, or a GPU to price work")
     _tell_others(chosen.values(), name, account)
     _tell_collectives(chosen.values(), account, is_priced=profile is None)
     if name == HOST and any(node.name.startswith(COMPILED) for node in chosen.values()):
@@ -167,16 +169,17 @@ def _operation(node: Node, nodes: Mapping[int, Node], device: str) -> Operation:
     return operation
 
 
-def _price(operations: Sequence[Operation], price: Price, account: Account) -> None:
-    """Price bytes; on the CPU an optimizer updates what its operators write, each storage once."""
+def _price(kernels: Sequence[Node], operations: Sequence[Operation], price: Price, account: Account) -> None:
+    """Price work; on the CPU an optimizer updates what its operators write, each storage once."""
     updated: set[Storage] = set()
-    for operation in operations:
+    for node, operation in zip(kernels, operations, strict=True):
         if operation.device is Device.CPU:
             fresh = [one for one in operation.writes if one.external and one not in updated]
             operation.parameters = sum(one.size_bytes // one.item_bytes for one in fresh)
             updated.update(fresh)
         else:
-            operation.duration_ns = price(operation.moved_bytes)
+            operation.cost = work_of(node, operation)
+            operation.duration_ns = price(operation.cost)
             account.imported_ns += operation.duration_ns
 
 

@@ -6,12 +6,13 @@ Operators have the storages that they read and write.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from g10sim.errors import TraceError
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.work import COMPUTING, KernelCost
 
 
 def aten(names: str) -> frozenset[str]:
@@ -70,7 +71,7 @@ class Operation:
     """One kernel of the trace: an operator that did work.
 
     ``holds`` are storages that it does not touch and that are released after it: inputs of the kernel, of
-    which it moves nothing.
+    which it moves nothing. ``cost`` is its work, where its time was not measured.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Operation:
     duration_ns: int = 0
     device: Device = Device.GPU
     parameters: int = 0
+    cost: KernelCost | None = None
 
     @property
     def touched(self) -> dict[Storage, None]:
@@ -132,7 +134,7 @@ def build_trace(
     an input; ``by_hand`` overrules that. One from the recording: a gradient (made in the backward pass for
     the optimizer), an activation (made in the forward pass, used in the backward pass), else temporary. Reads
     of contents that were never written are dropped. ``unused`` storages are persistent and used by no kernel.
-    ``time_source`` is that of all kernels, and told in the trace's origin.
+    ``time_source`` is that of kernels whose work is not known; the trace's origin tells all.
     Raises TraceError for numbers by hand of other tensors.
     """
     written = forget_reads_of_nothing(operations)
@@ -151,7 +153,8 @@ def build_trace(
         tensors.append(Tensor(number, f"{kind.value}{number}", storage.size_bytes, kind, persistent))
         numbers[storage] = number
     kernels = tuple(_kernel(number, one, numbers, time_source) for number, one in enumerate(operations))
-    origin = {**origin, "time_source": time_source.value}
+    sources = dict.fromkeys([time_source, *sorted({kernel.time_source for kernel in kernels})])
+    origin = {**origin, "time_source": ", ".join(sources)}
     trace = Trace(model or path.stem, batch_size, TICKS_PER_SECOND, tuple(tensors), kernels, origin)
     check_trace(trace, str(path))
     return trace
@@ -197,7 +200,7 @@ def _kind(storage: Storage, phases: Sequence[Phase], written: bool) -> TensorKin
 
 
 def _kernel(number: int, operation: Operation, numbers: Mapping[Storage, int], source: TimeSource) -> Kernel:
-    return Kernel(
+    kernel = Kernel(
         id=number,
         name=operation.name,
         duration=operation.duration_ns,
@@ -208,4 +211,15 @@ def _kernel(number: int, operation: Operation, numbers: Mapping[Storage, int], s
         time_source=source,
         device=operation.device,
         parameters=operation.parameters,
+    )
+    cost = operation.cost
+    if cost is None:
+        return kernel
+    return replace(
+        kernel,
+        flops=cost.flops,
+        time_source=TimeSource.ROOFLINE if cost.operator_class in COMPUTING else source,
+        operator_class=cost.operator_class.value,
+        number_format=cost.number_format.value,
+        sizes=cost.sizes,
     )

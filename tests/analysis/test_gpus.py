@@ -287,6 +287,18 @@ def test_a_kernel_of_few_channels_reaches_less_of_the_bandwidth(tmp_path):
     assert found == pytest.approx([0.002, 0.008, 0.004, 0.002, 0.002])
 
 
+def test_a_kernel_that_is_the_limit_moves_as_much_whatever_the_memory_could(tmp_path):
+    entry = {"operators": ["native_layer_norm"], "bandwidth": "500 GB/s"}
+    sources = {"operators.mine": "a test", "memory_bandwidth": "a test"}
+    cost = KernelCost("native_layer_norm", OperatorClass.NORMALIZATION, moved_bytes=5 * 10**9)
+    found = []
+    for memory in ("100 GB/s", "1000 GB/s", "4000 GB/s"):
+        gpu = _described(tmp_path, memory_bandwidth=memory, operators={"mine": entry}, sources=sources)
+        found.append(gpu.duration_ns(cost) - 9_200)
+    share = load_gpu("a100-40g-2023").bandwidth_efficiency["normalization"]
+    assert found == pytest.approx([0.05e9 / share, 10_000_000, 10_000_000])
+
+
 def test_products_of_a_vocabulary_of_odd_size_are_several_times_slower_on_tensor_cores():
     gpu = load_gpu("h200")
     cost = KernelCost("mm", OperatorClass.MATMUL, NumberFormat.BFLOAT16, flops=10**13)

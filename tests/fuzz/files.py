@@ -167,7 +167,7 @@ def _profile(path: Path) -> None:
 
 
 def _execution_trace(path: Path) -> None:
-    import_execution_trace(path, price=lambda moved: moved)
+    import_execution_trace(path, price=lambda cost: cost.moved_bytes)
     import_execution_trace(path, profile=read_profile(path.with_name("chain.json")))
 
 

@@ -57,7 +57,7 @@ def imported(tmp_path, *nodes, schema="1.1.1-chakra.0.0.4", **options):
     path = tmp_path / "execution.json"
     path.write_text(json.dumps({"schema": schema, "nodes": [*ROOTS, *nodes]}))
     if "profile" not in options:
-        options["price"] = lambda moved: moved
+        options["price"] = lambda cost: cost.moved_bytes
     return import_execution_trace(path, **options)
 
 
@@ -91,7 +91,7 @@ def test_the_first_schema_names_its_columns_otherwise(tmp_path):
         nodes.append(old)
     path = tmp_path / "execution.json"
     path.write_text(json.dumps({"schema": "1.0.1", "nodes": nodes}))
-    trace = import_execution_trace(path, price=lambda moved: moved)
+    trace = import_execution_trace(path, price=lambda cost: cost.moved_bytes)
     assert names(trace) == ["mm"]
     assert trace.kernels[0].duration == 3 * SIZE
 

@@ -63,9 +63,10 @@ def test_times_are_those_of_the_profile(trace, recorded):
     assert {kernel.time_source for kernel in trace.kernels} == {TimeSource.MEASURED}
 
 
-def test_without_a_profile_bytes_are_priced(recorded):
-    trace = import_execution_trace(recorded / "execution.json", price=lambda moved: 7 * moved)
-    assert {kernel.time_source for kernel in trace.kernels} == {TimeSource.BYTES}
+def test_without_a_profile_work_is_priced(recorded):
+    trace = import_execution_trace(recorded / "execution.json", price=lambda cost: 7 * cost.moved_bytes)
+    sources = {kernel.name: kernel.time_source for kernel in trace.kernels}
+    assert (sources["addmm"], sources["threshold_backward"]) == (TimeSource.ROOFLINE, TimeSource.BYTES)
     assert all(kernel.duration == 7 * kernel.moved_bytes for kernel in trace.kernels)
     moved = FLOAT_BYTES * (BATCH * 64 + 64 * 256 + 256 + BATCH * 256)
     assert trace.kernels[0].moved_bytes == moved
@@ -112,7 +113,7 @@ def operator(number, name, inputs, outputs, parent=1):
 def imported(tmp_path, *nodes):
     path = tmp_path / "execution.json"
     path.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": nodes}))
-    return import_execution_trace(path, price=lambda moved: moved)
+    return import_execution_trace(path, price=lambda cost: cost.moved_bytes)
 
 
 @pytest.mark.parametrize(("tensor", "read"), [(7, 7), (17, 17), (17, 7)])
@@ -225,7 +226,7 @@ def _in_first(data, **changes):
 def test_a_malformed_file_is_refused(edited, change, message):
     path = edited(change)
     with pytest.raises(TraceError) as refused:
-        import_execution_trace(path, price=lambda moved: 1)
+        import_execution_trace(path, price=lambda cost: 1)
     assert message in str(refused.value)
     assert str(refused.value).startswith(f"{path}: ")
 

@@ -59,7 +59,7 @@ def test_an_operator_works_itself_unless_it_hands_all_its_tensors_on(recorded, t
 def both_imports(directory):
     """Return the traces from both recordings of a step."""
     profile = import_kineto(read_profile(directory / "profile.json"), model="Net", batch_size=BATCH)
-    return profile, import_execution_trace(directory / "execution.json", price=lambda moved: moved)
+    return profile, import_execution_trace(directory / "execution.json", price=lambda cost: cost.moved_bytes)
 
 
 def test_both_recordings_of_a_step_have_the_same_kernels(recorded, record_again):

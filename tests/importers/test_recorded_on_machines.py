@@ -49,21 +49,25 @@ def persistent(trace):
              "param_1.1.0_resnet_2gpu_et.json.gz"]
 )  # fmt: skip
 def test_resnet_has_its_backward_pass(recorded_file, name):
-    trace = import_execution_trace(recorded_file(name), price=lambda moved: moved)
+    trace = import_execution_trace(recorded_file(name), price=lambda cost: cost.moved_bytes)
     backward = [kernel for kernel in trace.kernels if kernel.phase is Phase.BACKWARD]
     assert (len(trace.kernels), len(backward)) == (899, 341)
     assert peak_live_bytes(trace) == pytest.approx(2.88 * GIB, rel=0.01)
 
 
 def test_the_whole_step_of_gpt2_is_taken_and_not_the_sliver(recorded_file):
-    trace = import_execution_trace(recorded_file("param_hf_GPT2_et.json.tar.gz"), price=lambda moved: moved)
+    trace = import_execution_trace(
+        recorded_file("param_hf_GPT2_et.json.tar.gz"), price=lambda cost: cost.moved_bytes
+    )
     assert trace.origin["step"].startswith("0 of 0, 1")
     gradients = sum(tensor.size_bytes for tensor in trace.tensors if tensor.kind is TensorKind.GRADIENT)
     assert gradients == persistent(trace)
 
 
 def test_a_compiled_step_has_its_triton_kernel(recorded_file):
-    trace = import_execution_trace(recorded_file("param_pt2_et.json.tar.gz"), price=lambda moved: moved)
+    trace = import_execution_trace(
+        recorded_file("param_pt2_et.json.tar.gz"), price=lambda cost: cost.moved_bytes
+    )
     product, fused = trace.kernels
     assert product.outputs[0] in fused.inputs
     assert len(fused.outputs) == 2
