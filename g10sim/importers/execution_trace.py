@@ -13,7 +13,8 @@ from pathlib import Path
 
 from g10sim.errors import TraceError, few
 from g10sim.importers.account import Account, Reason, accounted
-from g10sim.importers.execution_nodes import HOST, WHAT, Node, Storages, parents_of, read_nodes
+from g10sim.importers.execution_nodes import HOST, WHAT, Node, parents_of, read_nodes
+from g10sim.importers.execution_storages import Storages
 from g10sim.importers.kineto_events import STEP, Profile
 from g10sim.importers.kineto_steps import chosen_step, only
 from g10sim.importers.kineto_work import COMPILED, Draft, account_for_host, idle_between, take_times
