@@ -49,11 +49,11 @@ def work_of(node: Node, operation: Operation) -> KernelCost:
     if name in _PRODUCTS:
         return _product(cost, tensors[_PRODUCTS[name] :])
     if name in _CONVOLUTIONS:
-        return _convolution(cost, tensors, [one.shape for one in node.outputs[:1]])
+        return _convolution(cost, node, tensors, node.outputs[:1], 1)
     if name == "convolution_backward":
         gradient, given = tensors[:1], tensors[1:]
         made = {one.shape for one in node.outputs} & {one.shape for one in given[:2]}
-        return _convolution(cost, given, [one.shape for one in gradient] * len(made))
+        return _convolution(cost, node, given, gradient, len(made))
     if "_attention" in name:
         return _attention(cost, node)
     return cost
@@ -86,22 +86,24 @@ def _product(cost: KernelCost, tensors: Sequence[Reference]) -> KernelCost:
 
 
 def _convolution(
-    cost: KernelCost, tensors: Sequence[Reference], sides: Sequence[tuple[int, ...]]
+    cost: KernelCost, node: Node, tensors: Sequence[Reference], outputs: Sequence[Reference], times: int
 ) -> KernelCost:
-    """Count a convolution of the first tensor by the second, once for each of the sides that it gives."""
-    if len(tensors) < 2 or not all(len(one.shape) >= _BATCHED for one in tensors[:2]):
+    """Count a convolution of the first tensor by the second, as often as it is made.
+
+    Each element of the output, or of the input of a transposed one, meets all weights of one channel.
+    """
+    if not outputs or len(tensors) < 2 or not all(len(one.shape) >= _BATCHED for one in tensors[:2]):
         return cost
     image, weight = tensors[:2]
+    side = image if node.value_of("transposed") is True else outputs[0]
     met = prod(weight.shape[1:])
-    flops = sum(2 * prod(side) * met for side in sides)
-    spread = [
-        round(wide / narrow)
-        for wide, narrow in zip(image.shape[2:], sides[0][2:] if sides else (), strict=False)
-    ]
+    flops = 2 * prod(side.shape) * met * times
+    spread = [round(wide / narrow) for wide, narrow in zip(image.shape[2:], side.shape[2:], strict=False)]
+    groups = node.value_of("groups")
     channels_first = len(image.shape) >= _IMAGE and image.strides[1] > 1
     sizes = {
         "products": met,
-        "groups": image.shape[1] // weight.shape[1],
+        "groups": groups if isinstance(groups, int) else image.shape[1] // weight.shape[1],
         "window": prod(weight.shape[2:]),
         "stride": max([1, *spread]),
         "channels": image.shape[1],

@@ -92,15 +92,36 @@ def test_a_format_without_a_rate_is_priced_by_bytes(tmp_path, recorded):
     assert {kernel.time_source for kernel in trace.kernels} == {TimeSource.BYTES}
 
 
-def attention(name, shapes, **arguments):
-    """An operator of attention with tensors of some shapes, and the work that is counted for it."""
+def work(name, shapes, made=(), **arguments):
+    """The work that is counted for an operator with tensors of some shapes."""
     schema = (
-        "f(" + ", ".join(["Tensor t"] * len(shapes) + [f"bool {name}" for name in arguments]) + ") -> Tensor"
+        "f(" + ", ".join(["Tensor t"] * len(shapes) + [f"int {given}" for given in arguments]) + ") -> Tensor"
     )
-    tensors = [Reference(n, n, 0, "cuda:0", 2, "c10::BFloat16", shape, ()) for n, shape in enumerate(shapes)]
+    tensors = [
+        Reference(n, n, 0, "cuda:0", 2, "c10::BFloat16", shape, (9, 9)) for n, shape in enumerate(shapes)
+    ]
+    outputs = [tensors[0]._replace(shape=shape) for shape in made]
     values = [[]] * len(shapes) + list(arguments.values())
-    node = Node(1, f"aten::{name}", 0, schema, 0, 1, "", [(one,) for one in tensors], [], values)
+    node = Node(1, f"aten::{name}", 0, schema, 0, 1, "", [(one,) for one in tensors], outputs, values)
     return work_of(node, Operation(name, Phase.FORWARD))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_smaller_side_of_a_convolution_meets_the_weights(transposed):
+    small, large = (BATCH, 6, 5, 5), (BATCH, 10, 9, 9)
+    image, output = (small, large) if transposed else (large, small)
+    weight = (image[1], output[1] // 2, 3, 3) if transposed else (output[1], image[1] // 2, 3, 3)
+    once = 2 * BATCH * 6 * 25 * 10 // 2 * 9
+    found = work("convolution", [image, weight], [output], transposed=transposed, groups=2)
+    assert (found.flops, found.groups) == (once, 2)
+    both = work(
+        "convolution_backward", [output, image, weight], [image, weight], transposed=transposed, groups=2
+    )
+    assert both.flops == 2 * once
+
+
+def attention(name, shapes, *, is_causal):
+    return work(name, shapes, is_causal=is_causal)
 
 
 HEAD, LENGTH = 64, 128
