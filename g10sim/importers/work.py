@@ -98,7 +98,9 @@ def _convolution(
     side = image if node.value_of("transposed") is True else outputs[0]
     met = prod(weight.shape[1:])
     flops = 2 * prod(side.shape) * met * times
-    spread = [round(wide / narrow) for wide, narrow in zip(image.shape[2:], side.shape[2:], strict=False)]
+    spread = [
+        round(max(ends) / min(ends)) for ends in zip(image.shape[2:], outputs[0].shape[2:], strict=False)
+    ]
     groups = node.value_of("groups")
     channels_first = len(image.shape) >= _IMAGE and image.strides[1] > 1
     sizes = {

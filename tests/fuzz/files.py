@@ -207,4 +207,4 @@ READERS: dict[str, Callable[[Path], object]] = {
     "memory snapshot": _snapshot,
     "Nsight report": lambda path: import_nsight(read_report(path), model=None, batch_size=1),
 }
-"""What reads the files of each kind."""
+"""Readers of the files of each kind."""
