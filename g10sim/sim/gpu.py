@@ -104,13 +104,13 @@ class CopyContention:
     ) -> None:
         """``jobs`` are those of each GPU that has any."""
         self._transfers, self._gpus, self._jobs, self._share = transfers, gpus, jobs, share
-        self._paces = dict.fromkeys(jobs, Fraction(1))
+        self._paces = dict.fromkeys(jobs, _STEPS)
 
     def update(self) -> None:
         """Let kernels go on at the pace that copies leave them."""
         for gpu, jobs in self._jobs.items():
-            pace = Fraction(round((1 - self._share * self._transfers.link_use(gpu)) * _STEPS), _STEPS)
-            if pace != self._paces[gpu]:
-                self._paces[gpu] = pace
+            steps = round((1 - self._share * self._transfers.link_use(gpu)) * _STEPS)
+            if steps != self._paces[gpu]:
+                self._paces[gpu] = steps
                 for job in jobs:
-                    self._gpus[gpu].compute.set_pace(job, pace)
+                    self._gpus[gpu].compute.set_pace(job, Fraction(steps, _STEPS))

@@ -112,7 +112,7 @@ def test_measured_times_are_not_made_again(manifest):
     [
         ("", "vit-base-b512.g10t"),
         ("", "vit-base-bf16-b1024.g10t"),
-        ("", "llama-3.2-1b-lora-b1-s512.g10t"),
+        pytest.param("", "llama-3.2-1b-lora-b1-s512.g10t", marks=pytest.mark.nightly),
         pytest.param("g10", "vit-small-b1280.g10t", marks=pytest.mark.nightly),
     ],
 )

@@ -13,7 +13,13 @@ from g10sim.trace.format import load_trace
 MANIFESTS = sorted(data_path("traces").glob(f"*/{MANIFEST}"))
 
 
-@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.parent.name)
+def marks(directory):
+    return pytest.mark.slow if directory == "measured" else ()  # more than all others together
+
+
+@pytest.mark.parametrize(
+    "manifest", [pytest.param(one, marks=marks(one.parent.name), id=one.parent.name) for one in MANIFESTS]
+)
 def test_traces_are_what_their_manifest_says(manifest):
     entries = read_manifest(manifest).traces
     assert {entry.file for entry in entries} == {path.name for path in manifest.parent.glob("*.g10t")}

@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+from fcntl import LOCK_EX, flock
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,13 +20,21 @@ NOTEBOOKS = sorted(path.name for path in DOCS.glob("*.ipynb"))
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    """The site, which the first of all workers that needs it builds."""
     if any(find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings", "mkdocs_jupyter")):
         pytest.skip("needs MkDocs and its plug-ins: pip install 'g10sim[docs]'")
-    target = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
+    shared = tmp_path_factory.getbasetemp()
+    target = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "site"
+    made = tmp_path_factory.mktemp("made") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(made)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "RUN_NOTEBOOKS": "false"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
+    with target.with_suffix(".lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        if not target.exists():
+            run = partial(subprocess.run, capture_output=True, text=True, check=False)
+            built = run(command, cwd=ROOT, env=environment)
+            assert built.returncode == 0, built.stderr
+            made.rename(target)
     return target
 
 

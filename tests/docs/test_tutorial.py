@@ -61,7 +61,7 @@ def test_the_tutorial_runs_where_it_lies(notebook, docs):
     assert (docs / "results" / "tutorial" / "report.html").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("default")
 def test_the_gallery_draws_every_figure(docs):
     gallery = nbformat.read(GALLERY, as_version=4)

@@ -118,6 +118,7 @@ def test_what_cannot_be_executed_is_refused_in_a_line(command, words, said):
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.nightly
 def test_a_measurement_writes_predictions_before_it_executes_and_goes_on(command):
     plan = {
         "models": [{"source": "steps_to_execute:small"}],

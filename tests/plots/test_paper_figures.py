@@ -35,7 +35,7 @@ def drawn(figure, traces, **named):
 
 
 @pytest.mark.parametrize(
-    "traces", [pytest.param(one, marks=() if one == "one model" else pytest.mark.slow) for one in TRACES]
+    "traces", [pytest.param(one, marks=() if one == "one model" else pytest.mark.nightly) for one in TRACES]
 )
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.slow

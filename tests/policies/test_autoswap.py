@@ -296,7 +296,14 @@ def test_memory_that_the_pool_exceeds_is_refused_without_overhead_and_what_it_ne
 SQUEEZED = pytest.mark.xfail(reason="where nearly everything is swapped, tensors come after their use")
 
 
-@pytest.mark.parametrize("memory", ["21 GiB", "19 GiB", pytest.param("18 GiB", marks=SQUEEZED), "17 GiB"])
+@pytest.mark.parametrize(
+    "memory",
+    [
+        "21 GiB",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("19 GiB", "17 GiB")),
+        pytest.param("18 GiB", marks=[SQUEEZED, pytest.mark.slow]),
+    ],
+)
 def test_expected_overhead_is_the_simulated_one(memory):
     trace = g10sim.load_trace(TRACES / "bert-base-b256-s128.g10t")
     system = g10sim.system("a100-40g-g10-paper", gpu={"memory": memory})

@@ -29,7 +29,10 @@ from g10sim.sim.engine import run
 NEEDS_A_FILE = {"replay"}
 
 
-LONG = {"autoswap", "deepum", "g10_paced", "pressure", "stream", "teraio", "vdnn_multi"}
+LONG = {
+    *("autoswap", "capuchin", "deepum", "g10_gds", "g10_host", "g10_paced", "pressure", "pressurefit"),
+    *("ssdtrain", "stream", "tensile", "teraio", "vdnn_multi", "vdnnpp"),
+}
 
 
 def marks(policy):

@@ -7,6 +7,7 @@ a change that is meant to give other numbers, ``python tests/recorded`` records 
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 from recorded_cells import cells_of, checksum, columns, differences, numbers, read_table
@@ -18,10 +19,15 @@ from g10sim.policies.interface.registry import available
 MANY_TRIALS = {"g10_paced", "vdnn_multi"}
 
 
-@pytest.mark.parametrize("machine", [*MACHINES, *WITH_CPU])
-@pytest.mark.parametrize(
-    "policy", [pytest.param(one, marks=pytest.mark.slow if one in MANY_TRIALS else ()) for one in DESIGNS]
-)
+def drawn():
+    """Yield designs on machines, of which every third is always tried, or with those that are slow."""
+    for number, (policy, machine) in enumerate(product(DESIGNS, (*MACHINES, *WITH_CPU))):
+        is_long = policy in MANY_TRIALS
+        often, seldom = (pytest.mark.slow, pytest.mark.nightly) if is_long else ((), pytest.mark.recorded)
+        yield pytest.param(policy, machine, marks=seldom if number % 3 else often, id=f"{policy}-{machine}")
+
+
+@pytest.mark.parametrize(("policy", "machine"), [*drawn()])
 def test_results_are_those_recorded(policy, machine):
     table = read_table(policy)
     cells = cells_of(policy, machine)

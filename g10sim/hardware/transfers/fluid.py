@@ -129,8 +129,11 @@ class FluidTransfers(Transfers):
     def link_use(self, gpu: int) -> float:
         """Return how much of both directions of a GPU's link copies fill now, from 0 to 1."""
         self._share()
-        own, messages = self.topology.own(gpu), [one for one in self._messages if not one.is_access]
+        messages = [one for one in self._messages if not one.is_access]
         copies: list[Share] = [*self._sites.flows(), *messages]
+        if not copies:
+            return 0.0
+        own = self.topology.own(gpu)
         used = sum(copy.rate for copy in copies for link in own if link in copy.links)
         return used / sum(link.capacity for link in own)
 
