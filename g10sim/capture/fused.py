@@ -21,6 +21,8 @@ from unittest import mock
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from g10sim.trace.work import attended_pairs
+
 NAMESPACE = "g10sim"
 _LEAST_DIMENSIONS = 3
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -86,12 +88,9 @@ _attention.register_autograd(_differentiate_attention, setup_context=_keep_atten
 
 
 def _product_flops(query: Any, key: Any, width: int, causal: bool) -> int:
-    """FLOPs of one product over all pairs of positions; a causal kernel skips those after the diagonal."""
+    """FLOPs of one product over all pairs of positions."""
     batch, heads, length, _ = query.shape
-    keys = key.shape[-2]
-    corner = min(length, keys)
-    pairs = corner * (corner + 1) // 2 + (length - corner) * keys if causal else length * keys
-    return int(2 * batch * heads * pairs * width)
+    return int(2 * batch * heads * attended_pairs(length, key.shape[-2], causal=causal) * width)
 
 
 def attention_flops(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 import torch
@@ -11,8 +11,6 @@ import torch
 from g10sim.importers.operations import short_name
 
 _VOLUME = 5
-_VECTOR_BYTES = 16
-"""Bytes of the widest load or store of a thread, and of the rows that tensor cores are fed with."""
 _HALF_BYTES = 2
 _SINGLY = frozenset({"stack", "roll", "flip", "slice_backward", "select_backward"})
 """Copies by special kernels, or into part of a tensor: elements come one by one."""
@@ -24,15 +22,6 @@ def channels_first(image: Any) -> int:
     last = torch.channels_last_3d if image.dim() == _VOLUME else torch.channels_last
     is_image = image.dim() in (_VOLUME - 1, _VOLUME)
     return int(is_image and not image.is_contiguous(memory_format=last))
-
-
-def rows_alignment(operands: Sequence[Any]) -> int:
-    """Return the bytes to which all rows of the matrices of a product are aligned; 0 for 16 or more."""
-    found = _VECTOR_BYTES
-    for tensor in operands:
-        if tensor.dim() > 1 and min(tensor.shape[-2:]) > 1:
-            found = gcd(found, max(tensor.stride()[-2:]) * tensor.element_size())
-    return found % _VECTOR_BYTES
 
 
 def summed_columns(args: Sequence[Any]) -> int:

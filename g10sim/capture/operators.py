@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture import fused, layouts
 from g10sim.importers.operations import ALLOCATIONS, aten, short_name
-from g10sim.trace.work import COMPUTING, NumberFormat, OperatorClass
+from g10sim.trace.work import COMPUTING, NumberFormat, OperatorClass, rows_alignment
 
 LOOK = "aten::_local_scalar_dense"
 """Copies a value to the host: ``item()``, and whatever decides by a value."""
@@ -211,7 +211,8 @@ def sizes_of(func: Any, args: Sequence[Any], operands: Sequence[Any]) -> dict[st
     name = short_name(func._schema.name)
     kind = operator_class(func)
     if kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL):
-        return {"alignment": layouts.rows_alignment(operands)}
+        matrices = ((one.shape, one.stride(), one.element_size()) for one in operands)
+        return {"alignment": rows_alignment(matrices)}
     if kind in (OperatorClass.ELEMENTWISE, OperatorClass.COPY):
         return {"unvectorized": layouts.unvectorized(func, operands, pointwise=_is_pointwise(func))}
     if name in _SUMS:

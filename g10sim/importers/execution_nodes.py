@@ -88,10 +88,17 @@ class Node:
         """All tensors among the arguments."""
         return [one for part in self.inputs for one in part]
 
+    @property
+    def _names(self) -> list[str]:
+        return [text.split("=")[0].split()[-1] for text in _arguments_of(self.schema) if text != "*"]
+
     def value_of(self, argument: str) -> Any:
         """Return an argument by its name in the schema; None where there is none."""
-        names = [text.split("=")[0].split()[-1] for text in _arguments_of(self.schema) if text != "*"]
-        return dict(zip(names, self.values, strict=False)).get(argument)
+        return dict(zip(self._names, self.values, strict=False)).get(argument)
+
+    def tensors_of(self, argument: str) -> tuple[Reference, ...]:
+        """Return the tensors of an argument by its name in the schema; none where there is none."""
+        return dict(zip(self._names, self.inputs, strict=False)).get(argument, ())
 
     @property
     def is_collective(self) -> bool:

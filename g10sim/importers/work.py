@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from g10sim.importers.execution_nodes import Node, Reference
 from g10sim.importers.operations import Operation
-from g10sim.trace.work import KernelCost, NumberFormat, OperatorClass
+from g10sim.trace.work import KernelCost, NumberFormat, OperatorClass, attended_pairs, rows_alignment
 
 _FORMATS: Mapping[str, NumberFormat] = {
     "double": NumberFormat.FLOAT64,
@@ -34,6 +35,8 @@ _CONVOLUTIONS = frozenset(
     ["convolution", "_convolution", "cudnn_convolution", "miopen_convolution", "mkldnn_convolution"]
 )
 _BATCHED, _IMAGE = 3, 4
+_MASKS = ("attn_mask", "attn_bias", "bias")
+"""Arguments of attention that add to all pairs of positions, as its operators call them."""
 
 
 def work_of(node: Node, operation: Operation) -> KernelCost:
@@ -47,13 +50,13 @@ def work_of(node: Node, operation: Operation) -> KernelCost:
     )
     tensors, name = node.arguments, operation.name.removesuffix("_")
     if name in _PRODUCTS:
-        return _product(cost, tensors[_PRODUCTS[name] :])
+        return _product(cost, tensors[_PRODUCTS[name] :], node.outputs[:1])
     if name in _CONVOLUTIONS:
         return _convolution(cost, node, tensors, node.outputs[:1], 1)
     if name == "convolution_backward":
         gradient, given = tensors[:1], tensors[1:]
-        made = {one.shape for one in node.outputs} & {one.shape for one in given[:2]}
-        return _convolution(cost, node, given, gradient, len(made))
+        made = Counter(one.shape for one in node.outputs) & Counter(one.shape for one in given[:2])
+        return _convolution(cost, node, given, gradient, made.total())
     if "_attention" in name:
         return _attention(cost, node)
     return cost
@@ -74,7 +77,7 @@ def _known(
     return known
 
 
-def _product(cost: KernelCost, tensors: Sequence[Reference]) -> KernelCost:
+def _product(cost: KernelCost, tensors: Sequence[Reference], outputs: Sequence[Reference]) -> KernelCost:
     if len(tensors) < 2 or not all(len(one.shape) > 1 for one in tensors[:2]):
         return cost
     left, right = tensors[:2]
@@ -82,7 +85,8 @@ def _product(cost: KernelCost, tensors: Sequence[Reference]) -> KernelCost:
     kind = OperatorClass.BATCHED_MATMUL if batched else OperatorClass.MATMUL
     columns = right.shape[0 if cost.operator == "linear" else -1]
     flops = 2 * prod(left.shape) * columns
-    return _known(cost, kind, left, flops, {"products": left.shape[-1]})
+    alignment = rows_alignment((one.shape, one.strides, one.item_bytes) for one in (left, right, *outputs))
+    return _known(cost, kind, left, flops, {"products": left.shape[-1], "alignment": alignment})
 
 
 def _convolution(
@@ -126,9 +130,14 @@ def _attention(cost: KernelCost, node: Node) -> KernelCost:
     heads, length = sides[::-1] if inner else sides
     keys = key.shape[1 if inner else 2]
     causal = bool(node.value_of("is_causal"))
-    corner = min(length, keys)
-    pairs = corner * (corner + 1) // 2 + (length - corner) * keys if causal else length * keys
-    once = 2 * batch * heads * pairs
+    once = 2 * batch * heads * attended_pairs(length, keys, causal=causal)
     flops = once * (3 * width + 2 * value.shape[-1] if is_backward else width + value.shape[-1])
-    sizes = {"keys": keys, "head": width, "causal": int(causal)}
+    drops = node.value_of("dropout_p")
+    sizes = {
+        "keys": keys,
+        "head": width,
+        "causal": int(causal),
+        "masked": int(any(node.tensors_of(name) for name in _MASKS)),
+        "dropout": int(isinstance(drops, float) and drops > 0),
+    }
     return _known(cost, OperatorClass.ATTENTION, query, flops, sizes)

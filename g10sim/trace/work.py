@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from math import gcd
 
 from g10sim.trace.model import Kernel, Phase, Sizes
 
@@ -107,3 +109,28 @@ def cost_of(kernel: Kernel) -> KernelCost:
         kernel.moved_bytes,
         **dict(kernel.sizes),
     )
+
+
+_VECTOR_BYTES = 16
+"""Bytes of the rows that tensor cores are fed with."""
+
+
+def rows_alignment(matrices: Iterable[tuple[Sequence[int], Sequence[int], int]]) -> int:
+    """Return the bytes to which all rows of the matrices of a product are aligned; 0 for 16 or more.
+
+    Each is a shape, strides in elements, and the bytes of an element.
+    """
+    found = _VECTOR_BYTES
+    for shape, strides, item_bytes in matrices:
+        if len(shape) > 1 and min(shape[-2:]) > 1:
+            found = gcd(found, max(strides[-2:]) * item_bytes)
+    return found % _VECTOR_BYTES
+
+
+def attended_pairs(length: int, keys: int, *, causal: bool) -> int:
+    """Return the pairs that attention multiplies, of positions and the keys that each attends to.
+
+    A causal kernel skips the pairs after the diagonal.
+    """
+    corner = min(length, keys)
+    return corner * (corner + 1) // 2 + (length - corner) * keys if causal else length * keys

@@ -120,6 +120,26 @@ def test_the_smaller_side_of_a_convolution_meets_the_weights(transposed):
     assert both.flops == 2 * once
 
 
+def test_both_gradients_of_a_convolution_of_as_large_a_weight_count():
+    image, output = (4, 4, 3, 3), (4, 4, 1, 1)
+    once = work("convolution", [image, image], [output], groups=1).flops
+    assert once == 2 * 4 * 4 * 4 * 9
+    for made in (1, 2):
+        both = work("convolution_backward", [output, image, image], [image] * made, groups=1)
+        assert both.flops == made * once
+
+
+@pytest.mark.parametrize(("columns", "alignment"), [(8, 0), (4, 8), (7, 2)])
+def test_rows_of_a_product_that_are_no_multiple_of_16_bytes_say_so(columns, alignment):
+    shapes = [(32, columns), (columns, 64), (32, 64)]
+    left, right, made = (
+        Reference(n, n, 0, "cuda:0", 2, "c10::BFloat16", shape, (shape[1], 1))
+        for n, shape in enumerate(shapes)
+    )
+    node = Node(1, "aten::mm", 0, "f(Tensor a, Tensor b) -> Tensor", 0, 1, "", [(left,), (right,)], [made])
+    assert work_of(node, Operation("mm", Phase.FORWARD)).alignment == alignment
+
+
 def attention(name, shapes, *, is_causal):
     return work(name, shapes, is_causal=is_causal)
 
@@ -141,6 +161,17 @@ def test_fused_attention_is_two_products_forward_and_five_backward(shape):
     assert attention(backward, [shape] * 4, is_causal=False).flops == 5 * once
     causal = attention(forward, [shape] * 3, is_causal=True)
     assert (causal.flops, causal.causal) == (2 * once * (LENGTH + 1) // (2 * LENGTH), 1)
+
+
+@pytest.mark.parametrize(("dropout", "mask"), [(0.0, False), (0.1, False), (0.0, True)])
+def test_attention_says_whether_it_has_a_mask_and_dropout(dropout, mask):
+    one = Reference(0, 0, 0, "cuda:0", 2, "c10::BFloat16", SHAPE, (9, 9, 9, 9))
+    schema = "f(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, float dropout_p) -> Tensor"
+    inputs = [(one,), (one,), (one,), (one,) if mask else (), ()]
+    name = "_scaled_dot_product_efficient_attention"
+    node = Node(1, f"aten::{name}", 0, schema, 0, 1, "", inputs, [], [[], [], [], [], dropout])
+    found = work_of(node, Operation(name, Phase.FORWARD))
+    assert (found.dropout, found.masked) == (int(dropout > 0), int(mask))
 
 
 def test_attention_over_sequences_of_several_lengths_is_priced_by_bytes():
