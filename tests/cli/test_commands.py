@@ -69,6 +69,7 @@ class Idle(Policy):
 """
 
 
+@pytest.mark.slow
 def test_a_single_worker_is_a_copy_of_the_command_unless_that_has_loaded_code_of_others(here, config):
     (here / "idling.py").write_text(PLUG_IN)
     of_g10sim, with_plug_in = ["base_uvm", "deepum"], ["idling:Idle", "base_uvm"]

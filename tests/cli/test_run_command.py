@@ -114,6 +114,7 @@ def test_the_table_of_means_says_why_a_cell_is_unsupported(g10sim, config):
     assert "kernel" in line
 
 
+@pytest.mark.slow
 def test_several_seeds_give_a_row_each_and_a_table_of_means(g10sim, config):
     workload = {"trace": "chain.g10t", "variation": {"distribution": "uniform", "magnitude": 0.1}}
     name = config(workload=workload, seed=[0, 1, 2])
@@ -138,6 +139,7 @@ def test_several_seeds_give_a_row_each_and_a_table_of_means(g10sim, config):
     assert "mean" not in g10sim("run", name, "--set", "seed=1").out
 
 
+@pytest.mark.slow
 def test_runs_and_numbers_of_workers_give_the_same_bytes(g10sim, config):
     name = config(sweep={"system.host.memory": ["0 B", "4 MiB", "16 MiB"]})
     for directory, workers in (("a", 1), ("b", 1), ("c", 2)):

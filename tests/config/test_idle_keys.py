@@ -463,6 +463,7 @@ def test_a_key_is_refused_where_it_does_nothing(case, trace_file):
     ]
 
 
+@pytest.mark.slow
 @each
 def test_a_key_changes_nothing_there(case, trace_file):
     one, other = (outcome(trace_file, case.idle, case, value) for value in case.values)
@@ -470,6 +471,7 @@ def test_a_key_changes_nothing_there(case, trace_file):
     assert not any(isinstance(rows, str) for rows in one), one
 
 
+@pytest.mark.slow
 @each
 def test_a_key_is_accepted_where_it_counts_and_changes_numbers(case, trace_file):
     expand(document(trace_file, case.counts, {case.key: case.values[0]}))

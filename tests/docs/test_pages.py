@@ -20,7 +20,8 @@ LONG = {
     *("docs/looking-at-a-run.md", "docs/multi-gpu.md", "docs/pools.md", "docs/sizing.md", "docs/tensile.md"),
     *("docs/writing-policies.md", "docs/vdnn.md", "docs/describing-a-machine.md", "docs/model.md"),
     *("docs/designing-a-sweep.md", "docs/bound.md", "docs/reading-stalls.md", "docs/adding-a-figure.md"),
-    *("docs/executing-plans.md", "docs/measured.md", "docs/figures.md"),
+    *("docs/executing-plans.md", "docs/measured.md", "docs/figures.md", "docs/policies.md"),
+    "docs/policy-interface.md",
 }
 """Pages that take long to run: with -m nightly."""
 

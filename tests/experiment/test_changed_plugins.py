@@ -49,6 +49,7 @@ def test_an_edit_of_any_file_of_a_plug_in_runs_its_cells_again(mine, tmp_path, f
     assert g10sim.run(mine, output=out).reused == 2
 
 
+@pytest.mark.slow
 def test_a_plug_in_saved_in_the_middle_of_a_run_gives_no_mixture(mine, tmp_path):
     mine["seed"] = list(range(6))
     helper = tmp_path / "code" / "changing_helper.py"
@@ -71,6 +72,7 @@ def test_a_plug_in_saved_in_the_middle_of_a_run_gives_no_mixture(mine, tmp_path)
     assert len(keys & {result.key for result in undone.results}) == 6
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_after_a_save_keeps_old_and_new_apart(mine, tmp_path):
     mine["seed"] = list(range(6))
     seen = []

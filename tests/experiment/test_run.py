@@ -109,6 +109,7 @@ def test_as_published_two_iterations_are_run(config, tmp_path):
     assert {row["iterations"] for row in first.rows} == {2}
 
 
+@pytest.mark.slow
 def test_one_worker_or_two_give_the_same_bytes(config, tmp_path):
     swept = {
         **config,

@@ -45,6 +45,7 @@ def test_results_are_those_of_each_experiment_alone(config, tmp_path):
             assert written == (tmp_path / name / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_is_continued(config, tmp_path):
     whole = run_experiments(documents(config), tmp_path / "whole")
     seen = []

@@ -165,6 +165,7 @@ def test_the_published_simulator_knows_one_bandwidth_alone(key):
         g10sim.simulate("traces/bert-base-b256-s128.g10t", system, "base_uvm", compat="gpg")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["base_uvm", "deepum", "g10", "g10_gds", "vdnn", "pressure", "tensile"])
 def test_no_design_beats_the_bound_of_such_links(policy):
     system = load_system(

@@ -201,6 +201,7 @@ def test_wrong_parameters_are_refused(parameters, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(traces(tensors=7, kernels=10), min_size=1, max_size=3),

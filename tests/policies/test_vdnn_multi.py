@@ -497,6 +497,7 @@ def test_contention_slows_independent_offloading(gpus, expected):
     assert found == pytest.approx(expected, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["12 GB", "5 GB"])
 def test_the_gap_closes_with_root_ports_of_their_own(memory):
     trace = network("VGG-E")

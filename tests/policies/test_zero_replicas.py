@@ -212,6 +212,7 @@ def test_contiguous_memory_has_no_collectives():
         last(Copies(), layer(), 2, machine(gpus=2))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6))
 def test_bytes_are_conserved_in_memory_that_just_suffices(seed):

@@ -78,6 +78,7 @@ def test_every_run_keeps_its_books(case, behaviour, seed):
         check(trace, with_cpu(system, trace, seed), policy, behaviour)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [*sorted(set(available()) - {"replay"}), Restless])
 def test_shipped_designs_serve_kernels_on_the_cpu_or_say_that_they_cannot(policy):
     for seed in range(6):

@@ -99,6 +99,7 @@ def test_a_machine_without_its_cxl_memory_is_never_faster(policy, preset):
         assert ample <= none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", CHAINED)
 def test_nor_is_one_without_cxl_memory_that_is_too_small(policy):
     # DeepUM+ prefetches as soon as the link is free. Of tensors partly in CXL memory and partly on the SSD,
