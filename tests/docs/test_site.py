@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from fcntl import LOCK_EX, flock
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,8 +30,9 @@ def site(tmp_path_factory):
     with target.with_suffix(".lock").open("w") as lock:
         flock(lock, LOCK_EX)
         if not target.exists():
-            run = partial(subprocess.run, capture_output=True, text=True, check=False)
-            built = run(command, cwd=ROOT, env=environment)
+            built = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            )
             assert built.returncode == 0, built.stderr
             made.rename(target)
     return target

@@ -29,15 +29,14 @@ from g10sim.sim.engine import run
 NEEDS_A_FILE = {"replay"}
 
 
-MANY_TRIALS = {"g10_paced", "vdnn_multi"}
 LONG = {
-    *("autoswap", "capuchin", "deepum", "g10_gds", "g10_host", "pressure", "pressurefit", "ssdtrain"),
-    *("stream", "tensile", "teraio", "vdnnpp"),
+    *("autoswap", "capuchin", "deepum", "g10_gds", "g10_host", "g10_paced", "pressure", "pressurefit"),
+    *("ssdtrain", "stream", "tensile", "teraio", "vdnn_multi", "vdnnpp"),
 }
 
 
 def marks(policy):
-    return pytest.mark.nightly if policy in MANY_TRIALS else pytest.mark.slow if policy in LONG else ()
+    return pytest.mark.slow if policy in LONG else ()
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,6 @@ from g10sim.policies.interface.registry import create, find
 from g10sim.reproduce.validation import PUBLISHED_SYSTEM, read_published, trace_directory
 from g10sim.trace.workload import Job, Workload
 
-pytestmark = pytest.mark.nightly
-
 DIRECT = ["flashneuron", "g10_gds", "g10_host"]
 
 

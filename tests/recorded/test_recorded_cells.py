@@ -7,7 +7,6 @@ a change that is meant to give other numbers, ``python tests/recorded`` records 
 """
 
 from dataclasses import dataclass
-from itertools import product
 
 import pytest
 from recorded_cells import cells_of, checksum, columns, differences, numbers, read_table
@@ -21,10 +20,12 @@ MANY_TRIALS = {"g10_paced", "vdnn_multi"}
 
 def drawn():
     """Yield designs on machines, of which every third is always tried, or with those that are slow."""
-    for number, (policy, machine) in enumerate(product(DESIGNS, (*MACHINES, *WITH_CPU))):
+    for row, policy in enumerate(DESIGNS):
         is_long = policy in MANY_TRIALS
         often, seldom = (pytest.mark.slow, pytest.mark.nightly) if is_long else ((), pytest.mark.recorded)
-        yield pytest.param(policy, machine, marks=seldom if number % 3 else often, id=f"{policy}-{machine}")
+        for column, machine in enumerate((*MACHINES, *WITH_CPU)):
+            marks = seldom if (row + column) % 3 else often
+            yield pytest.param(policy, machine, marks=marks, id=f"{policy}-{machine}")
 
 
 @pytest.mark.parametrize(("policy", "machine"), [*drawn()])

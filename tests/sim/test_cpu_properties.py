@@ -1,4 +1,4 @@
-"""What every run with kernels on the CPU keeps, whatever the trace, machine, policy and behaviour."""
+"""Properties of every run with kernels on the CPU, whatever the trace, machine, policy and behaviour."""
 
 import random
 from contextlib import suppress

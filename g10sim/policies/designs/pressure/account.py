@@ -160,11 +160,8 @@ class Shortage:
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of that many kernels lacks, or the worst of all."""
-        kernel, highest = self._kernel, self._highest
         if ahead and ahead <= self._few:
-            return max(self._level_of[kernel : kernel + ahead])
-        if highest >= 0 and (not ahead or highest < kernel + ahead):
-            return self._level_of[highest]
+            return max(self._level_of[self._kernel : self._kernel + ahead])
         return self._level_of[self._peak(ahead)]
 
     def worst_step(self, ahead: int | None = None) -> int:
@@ -283,8 +280,6 @@ class Account:
 
     def returning(self, first: int, last: int) -> list[int]:
         """Return the bytes by tier that have to be back for some kernels, from the first to the last."""
-        if last < first + _FEW:
-            return [sum(uses[first : last + 1]) for uses in self._returning_of]
         found: list[int] = np.add.reduce(self._returning[:, first : last + 1], axis=1).tolist()
         return found
 

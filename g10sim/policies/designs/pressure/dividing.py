@@ -48,18 +48,17 @@ class Queues:
     def idle_tiers(self) -> list[int]:
         """Return the tiers that would be idle before the time is over, with what slower ones leave them."""
         if self._idle is None:
-            carried, queued, link = self._carried, self._queued, self._link_carried
-            self._idle = []
-            for tier, most in enumerate(carried):
-                ways = zip(carried, queued, strict=True)
-                slower = sum([min(waiting, other) for other, waiting in ways if other < most])
-                if queued[tier] < min(most, link - slower):
-                    self._idle.append(tier)
+            self._idle = [*filter(self._is_idle, range(len(self._tiers)))]
         return self._idle
 
     def queued_but_for(self, tier: int) -> int:
         """Return the bytes queued for other tiers."""
         return self.queued_bytes - self._queued[tier]
+
+    def _is_idle(self, tier: int) -> bool:
+        carried, ways = self._carried[tier], zip(self._carried, self._queued, strict=True)
+        slower = sum([min(queued, other) for other, queued in ways if other < carried])
+        return self._queued[tier] < min(carried, self._link_carried - slower)
 
     def shares(self, size_bytes: int, returned: Callable[[], Sequence[int]]) -> Shares:
         """Divide bytes that have yet to leave.

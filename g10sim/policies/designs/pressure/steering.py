@@ -200,8 +200,7 @@ class Steering:
         away = size - here
         if tensor not in self._leaving.ways:
             away = view.away_bytes(tensor) if away > moving else 0
-        if here != before or away != account.away[tensor]:
-            account.put(tensor, here, away)
+        account.put(tensor, here, away)
         return here != before
 
     def _allocations(self, view: PolicyView) -> Iterator[Move]:
