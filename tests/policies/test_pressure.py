@@ -14,7 +14,7 @@ from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.policies.checks import check_policy
-from g10sim.policies.designs.pressure.account import Order, Settings, Shortage
+from g10sim.policies.designs.pressure.account import Settings, Shortage, Uses
 from g10sim.policies.designs.pressure.dividing import Division, Queues
 from g10sim.policies.designs.pressure.dropping import chosen_drops, machine_of
 from g10sim.policies.designs.pressure.forecast import Forecast
@@ -214,7 +214,7 @@ def test_a_slow_tier_takes_what_has_time_to_return():
 
 def in_turn(uses):
     """The kernels that use tensors next."""
-    return Order(max(uses, default=0), ((use, tensor) for tensor, use in enumerate(uses)))
+    return Uses(max(uses, default=0), uses)
 
 
 def divided(cycles, monkeypatch, patient):

@@ -56,14 +56,11 @@ class Order:
             del self._tensors[rank]
             self._marks[rank] = False
 
-    def last_until(self, rank: int) -> int:
-        """Return the last rank up to one that has any; -1 for none."""
-        return self._marks.rfind(True, 0, rank + 1)
-
-    def between(self, first: int, stop: int) -> Integers:
-        """Return the ranks from one to before another that have any."""
-        found: Integers = first + np.frombuffer(self._marks, dtype=np.bool_)[first:stop].nonzero()[0]
-        return found
+    def clear(self, rank: int) -> None:
+        """Remove the tensors of a rank, if there are any."""
+        if self._marks[rank]:
+            del self._tensors[rank]
+            self._marks[rank] = False
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
@@ -78,6 +75,34 @@ class Order:
             rank = self._marks.find(True, rank + 1)
 
 
+class Uses:
+    """Kernels up to a last one that use some tensors next."""
+
+    def __init__(self, last: int, kernels: Iterable[int] = ()) -> None:
+        self._counts, self._marks = [0] * (last + 1), bytearray(last + 1)
+        for kernel in kernels:
+            self.add(kernel)
+
+    def add(self, kernel: int) -> None:
+        """Count one more tensor."""
+        self._counts[kernel] += 1
+        self._marks[kernel] = True
+
+    def remove(self, kernel: int) -> None:
+        """Count one tensor less."""
+        self._counts[kernel] -= 1
+        self._marks[kernel] = self._counts[kernel] > 0
+
+    def last_until(self, kernel: int) -> int:
+        """Return the last kernel up to one that uses any; -1 for none."""
+        return self._marks.rfind(True, 0, kernel + 1)
+
+    def between(self, first: int, stop: int) -> Integers:
+        """Return the kernels from one to before another that use any."""
+        found: Integers = first + np.frombuffer(self._marks, dtype=np.bool_)[first:stop].nonzero()[0]
+        return found
+
+
 _FEW = 8
 """Kernels up to which they are looked at one by one, which is faster than all at once."""
 
@@ -90,7 +115,7 @@ class Shortage:
     most of all, of equals the first; -1: not known.
     """
 
-    def __init__(self, lack: Integers, alive: Order, settings: Settings) -> None:
+    def __init__(self, lack: Integers, alive: Uses, settings: Settings) -> None:
         self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
         self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
         self._few = min(_FEW, self._horizon)
@@ -98,7 +123,7 @@ class Shortage:
         self.added: dict[int, tuple[int, int]] = {}
         self._highest = -1
 
-    def start_iteration(self, alive: Order) -> None:
+    def start_iteration(self, alive: Uses) -> None:
         """Forget what is away."""
         self._alive = alive
         self._levels[:] = self._lack
@@ -164,6 +189,13 @@ class Shortage:
             return max(self._level_of[self._kernel : self._kernel + ahead])
         return self._level_of[self._peak(ahead)]
 
+    def worst_between(self, first: int, stop: int) -> int:
+        """Return what the worst kernel lacks from one ahead to before another, at most the horizon."""
+        first, stop = self._kernel + first, self._kernel + stop
+        if stop - first <= _FEW:
+            return max(self._level_of[first:stop])
+        return self._level_of[first + int(self._levels[first:stop].argmax())]
+
     def worst_step(self, ahead: int | None = None) -> int:
         """Return the kernels ahead at which the step of the worst of some begins, of equals the first."""
         worst = self._peak(ahead) - self._kernel
@@ -201,7 +233,7 @@ class Account:
         self.alive = [False] * tensors
         self._never = forecast.never
         self.present, self.absent = Order(self._never), Order(self._never)
-        self._uses = Order(self._never)
+        self._uses = Uses(self._never)
         self.here_bytes = 0
         self._returning: Integers = np.zeros((tiers, self._never + 1), dtype=np.int64)
         self._returning_of = [tier.data for tier in self._returning]
@@ -217,7 +249,7 @@ class Account:
         self.alive = [False] * len(self.next)
         self._returning[:] = 0
         tensors = [*alive]
-        self._uses = Order(self._never, ((self.next[i], i) for i in tensors))
+        self._uses = Uses(self._never, map(self.next.__getitem__, tensors))
         self.shortage.start_iteration(self._uses)
         for tensor in tensors:
             self.alive[tensor] = True
@@ -230,27 +262,30 @@ class Account:
     def bear(self, tensor: int) -> None:
         """Count a tensor in that is alive from now on."""
         self.alive[tensor] = True
-        self._uses.add(self.next[tensor], tensor)
+        self._uses.add(self.next[tensor])
 
     def forget(self, tensor: int) -> None:
         """Count a tensor out, alive or not."""
         self.put(tensor, 0, 0)
         if self.alive[tensor]:
             self.alive[tensor] = False
-            self._uses.remove(self.next[tensor], tensor)
+            self._uses.remove(self.next[tensor])
 
-    def use(self, tensor: int, following: int) -> None:
-        """Note the kernel that is the next to use a tensor that is alive."""
-        here, away = self.here[tensor], self.away[tensor]
-        if away:
-            self.put(tensor, here, 0)
-        if here:
-            self.present.remove(self._never - self.next[tensor], tensor)
-            self.present.add(self._never - following, tensor)
-        self.next[tensor], self.tier_of[tensor] = following, 0
-        self._uses.add(following, tensor)
-        if away:
-            self.put(tensor, here, away)
+    def use(self, tensors: Iterable[int], kernel: int) -> None:
+        """Note that a kernel has used tensors that are alive, all that it needed."""
+        next_use = self._forecast.next_use
+        self.present.clear(self._never - kernel)
+        for tensor in tensors:
+            here, away = self.here[tensor], self.away[tensor]
+            if away:
+                self.put(tensor, here, 0)
+            self.next[tensor] = following = next_use(tensor, kernel + 1)
+            self.tier_of[tensor] = 0
+            self._uses.add(following)
+            if here:
+                self.present.add(self._never - following, tensor)
+            if away:
+                self.put(tensor, here, away)
 
     def leave(self, tensor: int, size_bytes: int, tier: int) -> None:
         """Note bytes that leave for a tier; those that are away already count there, too."""
@@ -280,6 +315,8 @@ class Account:
 
     def returning(self, first: int, last: int) -> list[int]:
         """Return the bytes by tier that have to be back for some kernels, from the first to the last."""
+        if last - first < _FEW:
+            return [sum(tier[first : last + 1]) for tier in self._returning_of]
         found: list[int] = np.add.reduce(self._returning[:, first : last + 1], axis=1).tolist()
         return found
 

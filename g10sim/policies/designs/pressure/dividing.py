@@ -48,17 +48,17 @@ class Queues:
     def idle_tiers(self) -> list[int]:
         """Return the tiers that would be idle before the time is over, with what slower ones leave them."""
         if self._idle is None:
-            self._idle = [*filter(self._is_idle, range(len(self._tiers)))]
+            self._idle = []
+            ways = [*zip(self._queued, self._carried, map(min, self._queued, self._carried), strict=True)]
+            for tier, (queued, carried, _) in enumerate(ways):
+                slower = sum([used for _, other, used in ways if other < carried])
+                if queued < min(carried, self._link_carried - slower):
+                    self._idle.append(tier)
         return self._idle
 
     def queued_but_for(self, tier: int) -> int:
         """Return the bytes queued for other tiers."""
         return self.queued_bytes - self._queued[tier]
-
-    def _is_idle(self, tier: int) -> bool:
-        carried, ways = self._carried[tier], zip(self._carried, self._queued, strict=True)
-        slower = sum([min(queued, other) for other, queued in ways if other < carried])
-        return self._queued[tier] < min(carried, self._link_carried - slower)
 
     def shares(self, size_bytes: int, returned: Callable[[], Sequence[int]]) -> Shares:
         """Divide bytes that have yet to leave.

@@ -131,8 +131,7 @@ class Steering:
         self._shortage.start_kernel(kernel)
         if kernel:
             changed = set(filter(account.alive.__getitem__, forecast.needed[kernel - 1]))
-            for tensor in changed:
-                account.use(tensor, forecast.next_use(tensor, kernel))
+            account.use(changed, kernel - 1)
         for tensor in gone:
             account.forget(tensor)
             self._leaving.discard(tensor)
@@ -209,11 +208,12 @@ class Steering:
         While tensors leave, room is what is free at once: what waits for theirs keeps others waiting.
         """
         kernel, forecast = view.kernel, self._forecast
+        later = kernel + 1
         # Other tensors may have had their addresses until now.
         yield from map(Fetch, forecast.born[kernel])
         soon: dict[int, int] = {}
-        for birth in range(kernel + 1, min(kernel + self._settings.births + 1, forecast.kernels)):
-            for tensor in forecast.born[birth]:
+        for birth, born in enumerate(forecast.born[later : later + self._settings.births], later):
+            for tensor in born:
                 if not self._account.alive[tensor]:  # those alive now are dropped and made again before then
                     soon.setdefault(tensor, birth)
         if soon:
@@ -234,9 +234,12 @@ class Steering:
             is_easy = shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
         for tensor in filterfalse(shortage.added.__contains__, asked) if not is_easy else ():
             shortage.add(tensor, soon[tensor], sizes[tensor])
+        new = [*filterfalse(self._asked.__contains__, soon)]
+        if not new:
+            return
         # What was discarded is room, too. What others take is looked for only where there is any.
         room, is_known = view.largest_hole_bytes if leaving else view.free_bytes, False
-        for tensor in filterfalse(self._asked.__contains__, soon):
+        for tensor in new:
             birth = soon[tensor]
             if not is_easy:
                 lack = shortage.worst(birth - kernel) + leaving + sizes[tensor]
@@ -314,7 +317,8 @@ class Steering:
         kernel, account = view.kernel, self._account
         backlog, coming = self._settings.backlog_cycles, self._coming.total_bytes
         enough = self._machine.in_rate * (self._cycles[kernel] + backlog) - coming
-        misfits = added = asked = 0
+        misfits = added = asked = reached = 0
+        worst = -inf
         room: float | None = None
         fetched: list[int] = []
         for tensor in account.absent:
@@ -322,7 +326,10 @@ class Steering:
                 continue
             distance, size = account.next[tensor] - kernel, account.away[tensor]
             if distance > 1:
-                lack = self._shortage.worst(distance) + added
+                if reached < (ahead := min(distance, self._settings.horizon)):
+                    worst = max(worst, self._shortage.worst_between(reached, ahead))
+                    reached = ahead
+                lack = worst + added
                 if lack + size > 0:
                     misfits += 1
                     if lack >= 0 or misfits > _MISFITS or asked >= enough:

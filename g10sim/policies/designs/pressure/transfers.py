@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable
+from itertools import islice
 from typing import Generic, TypeAlias, TypeVar
 
 from g10sim.policies.interface import PlannedMachine, PolicyView
@@ -15,18 +16,14 @@ class Transfers(Generic[_Way]):
     """Tensors on their way, first come first served: of those that go the same way, one after another.
 
     ``ways`` are those of all tensors, in the order in which they were asked for; ``queued`` are the bytes yet
-    to move each way.
+    to move each way, ``total_bytes`` all of them together.
     """
 
     def __init__(self) -> None:
         self.ways: dict[int, _Way] = {}
         self.queued = defaultdict[_Way, int](int)
+        self.total_bytes = 0
         self._queues = defaultdict[_Way, dict[int, int]](dict)
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes yet to move all together."""
-        return sum(self.queued.values())
 
     def state(self) -> tuple[object, ...]:
         """Return what is on its way, and which one."""
@@ -35,21 +32,23 @@ class Transfers(Generic[_Way]):
     def add(self, tensor: int, way: _Way, size_bytes: int) -> None:
         """Note a tensor that is asked for, and its bytes."""
         self.ways[tensor] = way
-        self._queues[way][tensor] = size_bytes
-        self.queued[way] += size_bytes
+        self._queues[way][tensor] = 0
+        self.note(tensor, size_bytes)
 
     def note(self, tensor: int, left_bytes: int) -> None:
         """Note the bytes of a tensor that are yet to move, if it is on its way."""
         if tensor in self.ways:
             way = self.ways[tensor]
-            self.queued[way] += left_bytes - self._queues[way][tensor]
+            more = left_bytes - self._queues[way][tensor]
             self._queues[way][tensor] = left_bytes
+            self.queued[way] += more
+            self.total_bytes += more
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor that is there, or that does not have to move."""
         if tensor in self.ways:
-            way = self.ways.pop(tensor)
-            self.queued[way] -= self._queues[way].pop(tensor)
+            self.note(tensor, 0)
+            del self._queues[self.ways.pop(tensor)][tensor]
 
 
 class Departures(Transfers[int]):
@@ -97,9 +96,12 @@ class Arrivals(Transfers[Tiers]):
     def follow(self, has_moved: Callable[[int], bool]) -> None:
         """Ask of each way's tensors whether they have moved, up to the first that has not."""
         for queue in self._queues.values():
-            for tensor in [*queue]:
+            moved = 0  # and still on their way
+            while moved < len(queue):
+                tensor = next(islice(queue, moved, None))
                 if not has_moved(tensor) and tensor in queue:
                     break
+                moved += tensor in queue
 
     def cycles(self, view: PolicyView, late: Collection[int], machine: PlannedMachine) -> float:
         """Return the cycles until tensors that are not all there have, on links that carry nothing else.
