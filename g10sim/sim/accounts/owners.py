@@ -23,12 +23,10 @@ def reason_for_waiting(memory: Residency) -> StallReason:
             return fault_reason(place.name)
     if not memory.leaving.keys().isdisjoint(needed):
         return StallReason.EVICTION
-    for place in memory.tiers:
-        for run in queues.prefetch[place]:
-            if run.tensor in needed:
-                return StallReason.LATE_PREFETCH
-    is_mapped = any(run.tensor in needed for run in queues.prefetch[Location.NONE])
-    return StallReason.MAPPING if is_mapped else StallReason.LATE_PREFETCH
+    # Neither faults nor leaves what is needed: all of it that moves is fetched from tiers, or mapped.
+    mapped = sum([run.count for run in queues.prefetch[Location.NONE] if run.tensor in needed])
+    is_all = mapped and mapped == sum(map(memory.moving.__getitem__, needed))
+    return StallReason.MAPPING if is_all else StallReason.LATE_PREFETCH
 
 
 class WaitLog:
