@@ -48,11 +48,10 @@ class Queues:
     def idle_tiers(self) -> list[int]:
         """Return the tiers that would be idle before the time is over, with what slower ones leave them."""
         if self._idle is None:
-            self._idle = []
-            ways = [*zip(self._queued, self._carried, map(min, self._queued, self._carried), strict=True)]
-            for tier, (queued, carried, _) in enumerate(ways):
-                slower = sum([used for _, other, used in ways if other < carried])
-                if queued < min(carried, self._link_carried - slower):
+            self._idle, link = [], self._link_carried
+            ways = [*zip(self._queued, self._carried, strict=True)]
+            for tier, (queued, carried) in enumerate(ways):
+                if queued < carried and queued < link - sum([min(way) for way in ways if way[1] < carried]):
                     self._idle.append(tier)
         return self._idle
 
@@ -231,7 +230,7 @@ class Division:
         if sharing and self._shortage.worst(2) + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
         idle = queues.idle_tiers()
-        if not any(tier in idle for tier in sharing):
+        if not idle or not any(tier in idle for tier in sharing):
             return None
         if sharing == roomy[:1]:  # there is no choice
             return sharing[0]

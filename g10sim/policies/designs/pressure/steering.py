@@ -282,8 +282,10 @@ class Steering:
                 queues = Queues(machine, free, cycles + self._settings.backlog_cycles, queued)
                 self._division.start_kernel(kernel, queues)
             if shortage.worst(2) + queues.queued_bytes <= 0:
+                if not queues.idle_tiers():
+                    return
                 wanted = self._wanted(view, cycles) if wanted is None else wanted
-                if queues.queued_bytes >= wanted or not queues.idle_tiers():
+                if queues.queued_bytes >= wanted:
                     return
             size = min(account.here[tensor], -(-worst // machine.page_bytes) * machine.page_bytes)
             tier = self._division.place(tensor, size, away, worst)
