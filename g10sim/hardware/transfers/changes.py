@@ -187,9 +187,9 @@ class NextChange:
         if len(site.neighbours) > 1 or any(tier and not tier.free for tier in tiers):
             return False
         leaving = [other for other in flows if other.source is GPU and other.lane.site is site]
-        if len(users) == 1 and self._merging(users) < 2:
+        if not self._always_leave_room(leaving, users, site.memory.frames.free):
             return False
-        return self._always_leave_room(leaving, users, site.memory.frames.free)
+        return len(users) > 1 or self._merging(users) > 1
 
     def _is_drained(self, users: list[Flow], flows: list[Flow]) -> bool:
         """Return whether arrivals have always left room in a tier when its only eviction needs some."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import partial
 from itertools import count as counter
+from typing import Final
 
 from g10sim.hardware.counts import GPU
 from g10sim.hardware.flash.pool import CachedPort, SsdPort
-from g10sim.hardware.links import Message, Share, Topology, share_max_min, take_all
+from g10sim.hardware.links import Link, Message, Share, Topology, share_max_min, take_all
 from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow
+
+_KEPT: Final = 4096
+"""Rates of flows together that are kept: few flows share links, and mostly they are as large as others."""
 
 
 class Rates:
@@ -26,6 +31,7 @@ class Rates:
         self.turns = [0] * gpus
         """Turns that each GPU's copies have taken."""
         self._now = 0
+        self._known: dict[Hashable, list[tuple[int, Link | None]]] = {}
         self._links_decide = self.is_fair and not ssds
         self.are_separable = not ssds and not topology.has_duplex
         """True if flows that share no link have rates that do not depend on each other."""
@@ -49,10 +55,26 @@ class Rates:
                 link.left = link.capacity
             take_all(flows[0])
             return
+        if self.are_plain and not messages:
+            self._share_as_before(flows)
+            return
         share = partial(self._share_links, flows, messages)
         for ssd in self._ssds:
             share = partial(ssd.share, share)
         share()
+
+    def _share_as_before(self, flows: list[Flow]) -> None:
+        """Give flows the rates of others that shared the same links alike; most of them have come before."""
+        alike = tuple([(one.lane.site.job, *one.links, one.rank, one.limit, one.follows) for one in flows])
+        known = self._known.get(alike)
+        if known is not None:
+            for flow, (rate, bottleneck) in zip(flows, known, strict=True):
+                flow.rate, flow.bottleneck = rate, bottleneck
+            return
+        self._share_links(flows, [])
+        if len(self._known) == _KEPT:
+            self._known.clear()
+        self._known[alike] = [(flow.rate, flow.bottleneck) for flow in flows]
 
     def _share_links(self, flows: list[Flow], messages: list[Message]) -> None:
         """Give every flow its rate: demanded ones first, then planned evictions, then prefetches."""
