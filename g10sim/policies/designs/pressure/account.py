@@ -192,8 +192,6 @@ class Shortage:
     def worst_between(self, first: int, stop: int) -> int:
         """Return what the worst kernel lacks from one ahead to before another, at most the horizon."""
         first, stop = self._kernel + first, self._kernel + stop
-        if stop - first <= _FEW:
-            return max(self._level_of[first:stop])
         return self._level_of[first + int(self._levels[first:stop].argmax())]
 
     def worst_step(self, ahead: int | None = None) -> int:

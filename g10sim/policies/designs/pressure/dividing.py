@@ -230,7 +230,7 @@ class Division:
         if sharing and self._shortage.worst(2) + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
         idle = queues.idle_tiers()
-        if not idle or not any(tier in idle for tier in sharing):
+        if not any(tier in idle for tier in sharing):
             return None
         if sharing == roomy[:1]:  # there is no choice
             return sharing[0]

@@ -16,14 +16,18 @@ class Transfers(Generic[_Way]):
     """Tensors on their way, first come first served: of those that go the same way, one after another.
 
     ``ways`` are those of all tensors, in the order in which they were asked for; ``queued`` are the bytes yet
-    to move each way, ``total_bytes`` all of them together.
+    to move each way.
     """
 
     def __init__(self) -> None:
         self.ways: dict[int, _Way] = {}
         self.queued = defaultdict[_Way, int](int)
-        self.total_bytes = 0
         self._queues = defaultdict[_Way, dict[int, int]](dict)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes yet to move all together."""
+        return sum(self.queued.values())
 
     def state(self) -> tuple[object, ...]:
         """Return what is on its way, and which one."""
@@ -32,23 +36,21 @@ class Transfers(Generic[_Way]):
     def add(self, tensor: int, way: _Way, size_bytes: int) -> None:
         """Note a tensor that is asked for, and its bytes."""
         self.ways[tensor] = way
-        self._queues[way][tensor] = 0
-        self.note(tensor, size_bytes)
+        self._queues[way][tensor] = size_bytes
+        self.queued[way] += size_bytes
 
     def note(self, tensor: int, left_bytes: int) -> None:
         """Note the bytes of a tensor that are yet to move, if it is on its way."""
         if tensor in self.ways:
             way = self.ways[tensor]
-            more = left_bytes - self._queues[way][tensor]
+            self.queued[way] += left_bytes - self._queues[way][tensor]
             self._queues[way][tensor] = left_bytes
-            self.queued[way] += more
-            self.total_bytes += more
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor that is there, or that does not have to move."""
         if tensor in self.ways:
-            self.note(tensor, 0)
-            del self._queues[self.ways.pop(tensor)][tensor]
+            way = self.ways.pop(tensor)
+            self.queued[way] -= self._queues[way].pop(tensor)
 
 
 class Departures(Transfers[int]):
