@@ -125,8 +125,10 @@ class NextChange:
                 # Arrivals take turns in the eviction order, with parts as large as those that merge there.
                 pages = max(self._merging(users), 1)
                 cycles = min(self.cycles_for(flow, min(flow.run.count, pages)) for flow in users)
+            elif users[0].run.count > (pages := _pages(room)) or len(users) > 1:
+                cycles = self._cycles_for_all(users, pages)
             else:
-                cycles = self._cycles_for_all(users, _pages(room))
+                continue  # the run is used up first
             if soonest is None or cycles < soonest:
                 soonest = cycles
         return soonest
@@ -165,29 +167,33 @@ class NextChange:
         leaving = [flow for flow in flows if flow.source is GPU]
         if not leaving:
             return ()
-        if any(flow.run.tensor in flow.lane.site.memory.needed for flow in leaving):
-            return ()  # the running kernel's pages fault again
+        for flow in leaving:
+            if flow.run.tensor in flow.lane.site.memory.needed:
+                return ()  # the running kernel's pages fault again
         found: list[_Room] = []
-        for room in sorted(rooms, key=_pages):
+        for room in sorted(rooms, key=_pages) if len(rooms) > 1 else rooms:
             users = rooms[room]
-            if isinstance(room, Frames) and self._is_refilled(users, flows):
+            if isinstance(room, Frames) and self._is_refilled(users, leaving):
                 found.append(room)
             elif isinstance(room, Pool) and not found and self._is_drained(users, flows):
                 self.last = users[0]
                 return [room]
         return found
 
-    def _is_refilled(self, users: list[Flow], flows: list[Flow]) -> bool:
+    def _is_refilled(self, users: list[Flow], leaving: list[Flow]) -> bool:
         """Return whether planned evictions always have made room when a page of the arrivals needs some.
 
         False where it counts that pages come one by one: for the eviction order of one arrival, or for where
         others go, as a full tier gets room.
         """
-        site, tiers = users[0].lane.site, [self._pools.get(flow.source) for flow in users]
-        if len(site.neighbours) > 1 or any(tier and not tier.free for tier in tiers):
+        site = users[0].lane.site
+        if len(site.neighbours) > 1:
             return False
-        leaving = [other for other in flows if other.source is GPU and other.lane.site is site]
-        if not self._always_leave_room(leaving, users, site.memory.frames.free):
+        for flow in users:
+            if flow.source and not self._pools[flow.source].free:
+                return False
+        own = [flow for flow in leaving if flow.lane.site is site]
+        if not self._always_leave_room(own, users, site.memory.frames.free):
             return False
         return len(users) > 1 or self._merging(users) > 1
 
@@ -210,10 +216,10 @@ class NextChange:
         After t cycles each has moved (progress + rate t) / work pages less a part of one. Such parts of two
         that are equally fast keep their difference, up to a page; those of other arrivals are left out.
         """
-        if sum(other.rate for other in emptying) < sum(other.rate for other in filling):
+        if sum([one.rate for one in emptying]) < sum([one.rate for one in filling]):
             return False
         work, alone = self._page_work, list(filling)
-        least = free * work + sum(one.progress for one in emptying) - sum(one.progress for one in filling)
+        least = free * work + sum([one.progress for one in emptying]) - sum([one.progress for one in filling])
         for one in emptying:
             twin = next((other for other in alone if other.rate == one.rate), None)
             if twin is None:

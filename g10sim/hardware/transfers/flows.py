@@ -98,6 +98,8 @@ class Lane:
 class Site:
     """One job with its memory on the GPU that it runs on; its copies may need buffers in host memory.
 
+    Its ``copies_wait`` if they do, or if links let each one wait: they are slower than their links, then.
+
     Its ``flows`` are kept as long as nothing that they follow from changes, unless it is ``fickle``; they
     cross ``links``. What has moved is counted ``until`` a cycle. ``neighbours`` are all sites on its GPU.
     """
@@ -109,6 +111,7 @@ class Site:
         share = memory.frames.capacity_pages // _MERGE_SHARE
         memory.recency.merge_pages = min(MERGE_PAGES, _MERGE_BYTES // memory.page_bytes, share)
         self.is_buffered = memory.pins or bool(memory.pageable)
+        self.copies_wait = self.is_buffered or any(topology.per_copy(gpu, place) for place in memory.tiers)
         queues = memory.queues
         self.arrivals = [
             (Lane(queues.fault[place], self, place, links), Lane(queues.prefetch[place], self, place, links))

@@ -79,7 +79,8 @@ class Heads:
                 if target is None:
                     continue
                 run, links = lane.queue[0], self.topology.outward(site.gpu, target)
-                run.rate = self._rate_toward(site, run, target, links)
+                if site.copies_wait:
+                    run.rate = self._rate_toward(site, run, target, links)
                 links = self._staged(site, run.tensor, target, links) if site.is_buffered else links
                 flows.append(Flow(lane, links, EVICT, target))
                 if self._staging is not None and target is not wish:
@@ -125,7 +126,7 @@ class Heads:
         Where planned evictions of the job are ``evicting`` pages, prefetches follow these.
         """
         site, run, links = lane.site, lane.queue[0], lane.links
-        if not run.rate:
+        if site.copies_wait and not run.rate:
             run.rate = self._rate_of(site, run, lane.source, links)
         if site.is_buffered:
             links = self._staged(site, run.tensor, lane.source, links)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from g10sim.errors import choices_text
 from g10sim.policies.interface.contract import Move as Move
 from g10sim.policies.interface.contract import MoveState, register_move
 from g10sim.policies.interface.contract import TensorMove as TensorMove
+
+if TYPE_CHECKING:
+    from g10sim.policies.interface.policy import PolicyView
 
 _NEEDED = "the running kernel needs; allowed: "
 
@@ -136,13 +139,16 @@ class Free(TensorMove):
 
     def check(self, state: MoveState) -> str | None:
         """Refuse a tensor that is alive."""
-        view, tensor = state.view, self.tensor
-        trace = view.trace
-        has_ended = tensor in trace.kernels[view.kernel].tensors and not view.is_needed(tensor)
-        is_made = trace.births[tensor] < view.kernel or has_ended
-        if (is_made and not view.is_dead(tensor)) or trace.lasting[tensor]:
+        view = state.view
+        if view.trace.lasting[self.tensor] or not (view.is_dead(self.tensor) or self._is_unmade(view)):
             return self.refusal(state, "frees", "will be read again; allowed: dead tensors")
         return None
+
+    def _is_unmade(self, view: PolicyView) -> bool:
+        """Return True if no kernel has made the tensor yet."""
+        trace, tensor = view.trace, self.tensor
+        has_ended = tensor in trace.kernels[view.kernel].tensors and not view.is_needed(tensor)
+        return trace.births[tensor] >= view.kernel and not has_ended
 
     def apply(self, state: MoveState) -> None:
         """Forget the contents."""
