@@ -118,6 +118,10 @@ class NextChange:
 
     def _of(self, flows: list[Flow]) -> int | None:
         """Cycles until something that these flows use is used up."""
+        if len(flows) == 1:
+            (flow,) = flows
+            pages = min(flow.run.count, max(flow.room, flow.progress // self._page_work + 1))
+            return self.cycles_for(flow, pages) if flow.rate else None
         soonest, rooms = self._rooms_of(flows)
         refilled = self._refilled_rooms(rooms, flows)
         for room, users in rooms.items():
@@ -255,16 +259,6 @@ class NextChange:
             return flows
         others = [flow for flow in flows if flow is not self.last]
         return [*others, self.last, *others]
-
-    def whole_pages(self, flow: Flow) -> int:
-        """Return the pages that have moved and find room."""
-        pages = min(flow.progress // self._page_work, flow.run.count)
-        if flow.victim is not None:
-            pages = min(pages, flow.victim.count)
-        elif flow.source is not GPU:
-            pages = min(pages, flow.lane.site.memory.frames.free)
-        pool = flow.filled
-        return pages if pool is None or pages <= pool.free else pool.free
 
 
 def _pages(room: _Room) -> int:

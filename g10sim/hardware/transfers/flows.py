@@ -66,6 +66,18 @@ class Flow(Share):
         self.follows = False
 
     @property
+    def room(self) -> int:
+        """Pages that move until its run, its victim, or the room that they fill is used up."""
+        pages, other = self.run.count, self.victim
+        if other is None and self.source is not GPU:
+            free = self.lane.site.memory.frames.free
+            pages = free if free < pages else pages
+        elif other is not None and other.count < pages:
+            pages = other.count
+        pool = self.filled
+        return pages if pool is None or pages <= pool.free else pool.free
+
+    @property
     def is_held_up(self) -> bool:
         """Return whether its victim's way, not its own, limits demanded pages."""
         link = self.bottleneck

@@ -368,7 +368,7 @@ class FluidTransfers(Transfers):
         for flow in flows:
             flow.progress += flow.rate * (self._now - start)
         for flow in self._next.in_turn(flows):
-            pages = self._next.whole_pages(flow)
+            pages = min(flow.progress // work, flow.room)
             flow.progress -= pages * work
             if flow.follows and flow.progress >= work:
                 flow.progress = 0

@@ -220,13 +220,7 @@ def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_wa
     lane, queue = flow.lane, flow.lane.queue
     is_fault, is_held_up = queue is memory.queues.fault[lane.source], flow.is_held_up
     while True:
-        run, victim, filled, progress, rate = flow.run, flow.victim, flow.filled, flow.progress, flow.rate
-        used = run if victim is None else victim
-        room = run.count if run.count < used.count else used.count
-        if used is run and flow.source is not GPU and memory.frames.free < room:
-            room = memory.frames.free
-        if filled is not None and filled.free < room:
-            room = filled.free
+        run, victim, progress, rate, room = flow.run, flow.victim, flow.progress, flow.rate, flow.room
         most = min(run.count, max(room, progress // page_work + 1))
         left = max(1, -(-(most * page_work - progress) // rate)) if rate else None
         if left is None or now + left > end:
@@ -242,8 +236,8 @@ def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_wa
             memory.reorder()
         lane.carry = min(progress, page_work) if queue else 0
         # The running kernel's pages that leave fault again, from another queue.
-        leaves = used is victim or flow.source is GPU
-        if not queue or (leaves and used.tensor in memory.needed):
+        leaver = run if flow.source is GPU else victim
+        if not queue or (leaver is not None and leaver.tensor in memory.needed):
             return Reached(now, changes, None, is_made=False)
         rank, found = flow.rank, _next(site, lane, heads, is_fault=is_fault)
         if found is None:
