@@ -199,7 +199,7 @@ def test_checkpoints_of_long_traces_are_nested_and_include_the_peak():
     sets = [set(choose_checkpoints(demand, count).tolist()) for count in (1, 5, 17, 40, 100, 179)]
     assert [len(found) for found in sets] == [1, 5, 17, 40, 100, 179]
     assert all(few < many for few, many in pairwise(sets))
-    assert int(demand.live_bytes.argmax()) in sets[1]
+    assert int(demand.live_bytes.argmax()) in sets[0]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -9,6 +9,7 @@ from g10sim.analysis.footprint import (
     live_bytes,
     oversubscription,
     peak_live_bytes,
+    static_bytes,
     working_set_bytes,
 )
 from g10sim.analysis.vitality import live_ranges
@@ -64,3 +65,12 @@ def test_live_bytes_by_definition(seed):
     assert live_bytes(trace).tolist() == expected
     assert all(working_set_bytes(trace) <= live_bytes(trace))
     assert largest_working_set(trace)[1] <= peak_live_bytes(trace) <= footprint_bytes(trace)
+
+
+def test_a_static_allocation_holds_all_maps_and_the_largest_scratch():
+    """Maps of 10 and 20 bytes, two gradients as large as the largest map, scratch of 500, a weight of 100."""
+    assert static_bytes(example()) == 10 + 20 + 2 * 20 + 500 + 100
+
+
+def test_a_trace_without_kernels_needs_no_memory():
+    assert peak_live_bytes(TraceBuilder("empty").build()) == 0

@@ -7,6 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from g10sim.analysis.efficiency import Bound, Conditions
 from g10sim.analysis.gpus import GpuTimingSpec, gpu_names, load_gpu
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError
@@ -501,3 +502,48 @@ def test_operators_set_apart_have_times_of_their_own(tmp_path, cost, expected):
     sources = {f"operators.{name}": "a test" for name in OWN_TIMES}
     gpu = _described(tmp_path, operators=OWN_TIMES, sources=sources)
     assert gpu.duration_ns(cost) == math.ceil(expected + 9200)
+
+
+@pytest.mark.parametrize(
+    ("condition", "covered", "others"),
+    [
+        ({"most_channels": 4}, [{"channels": 1}, {"channels": 4}], [{"channels": 5}, {}]),
+        ({"least_channels": 4}, [{"channels": 4}, {"channels": 5}], [{"channels": 3}, {}]),
+        ({"masked": True}, [{"masked": 1}], [{"masked": 0}]),
+        ({"masked": False}, [{"masked": 0}], [{"masked": 1}]),
+        ({"causal": True}, [{"causal": 1}], [{"causal": 0}]),
+        ({"dropout": True}, [{"dropout": 1}], [{"dropout": 0}]),
+        ({"least_head": 64}, [{"head": 64}, {"head": 128}], [{"head": 63}]),
+        ({"least_products": 9}, [{"products": 9}], [{"products": 8}]),
+        ({"alignments": (2, 4)}, [{"alignment": 2}, {"alignment": 4}], [{"alignment": 8}, {}]),
+        ({"reads_weight": True}, [{"weight_bytes": 1}], [{}]),
+        (
+            {"grouping": "depthwise"},
+            [{"groups": 8, "channels": 8}],
+            [{"groups": 4, "channels": 8}, {"groups": 1}],
+        ),
+        ({"grouping": "several"}, [{"groups": 4, "channels": 8}], [{"groups": 8, "channels": 8}, {}]),
+    ],
+)
+def test_conditions_cover_up_to_their_ends_and_no_further(condition, covered, others):
+    conditions = Conditions(**condition)
+    for sizes in covered:
+        assert conditions.covers(KernelCost("one", OperatorClass.OTHER, **sizes), Bound.MEMORY)
+    for sizes in others:
+        assert not conditions.covers(KernelCost("one", OperatorClass.OTHER, **sizes), Bound.MEMORY)
+
+
+def test_only_weight_gradients_with_as_many_inputs_as_outputs_have_a_width_of_groups():
+    """16 channels in 4 groups of 4, windows of 9: 16 x 9 x 4 weights, each of 100 products."""
+    even = {"groups": 4, "channels": 16, "window": 9, "products": 100, "flops": 2 * 100 * 16 * 9 * 4}
+    uneven = even | {"flops": 2 * even["flops"]}
+    for width, sizes, is_covered in (4, even, True), (1, even, False), (1, uneven, False), (0, uneven, True):
+        cost = KernelCost("convolution_backward", OperatorClass.CONVOLUTION, **sizes)
+        assert Conditions(group_widths=(width,)).covers(cost, Bound.MEMORY) is is_covered
+
+
+def test_what_only_moves_may_have_a_format_that_a_gpu_cannot_compute_in():
+    gpu = load_gpu("v100")
+    cost = KernelCost("add", OperatorClass.ELEMENTWISE, NumberFormat.FLOAT8, moved_bytes=10**9)
+    assert NumberFormat.FLOAT8 not in gpu.peak
+    assert gpu.duration_ns(cost) == gpu.duration_ns(replace(cost, number_format=NumberFormat.FLOAT16))

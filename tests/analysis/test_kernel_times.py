@@ -65,6 +65,24 @@ def test_repeated_blocks_take_the_times_of_later_ones():
     assert len(found.kernels.blocks[1].items) == 2
 
 
+def numbered(*blocks):
+    """Repeat each block of kernels so many times, with ids that count on."""
+    first, found = 0, []
+    for made, repeats in blocks:
+        found.append(Block(tuple(replace(k, id=first + n) for n, k in enumerate(made)), repeats))
+        first += len(made) * repeats
+    return Repeated(found)
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 1000])
+def test_what_follows_repeated_blocks_waits_as_if_each_had_been_issued_by_itself(repeats):
+    short, large = kernels({}), kernels({"moved_bytes": 10**8})
+    for block in (short, large, short + large):
+        spelled = retimed(trace(numbered(*[(block, 1)] * repeats, (short, 1), (large, 1), (short, 1))), GPU)
+        repeated = retimed(trace(numbered((block, repeats), (short, 1), (large, 1), (short, 1))), GPU)
+        assert times(repeated)[-3:] == times(spelled)[-3:]
+
+
 def test_there_and_back_times_are_the_same_to_the_tick(tmp_path):
     sizes = (("products", 64), ("views", 1))
     product = {"operator_class": "matmul", "flops": 10**9, "moved_bytes": 10**6, "sizes": sizes}

@@ -463,6 +463,28 @@ def test_a_key_is_refused_where_it_does_nothing(case, trace_file):
     ]
 
 
+CAPUCHIN = {"name": "capuchin", "memory_target": "40 MB"}
+
+
+def apart(**changes):
+    """Two jobs of the trace, the second with changes."""
+    return {"workload": {"jobs": [{"trace": "TRACE", "iterations": 1}, {"trace": "TRACE", **changes}]}}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {**TWO, **apart(gpu=1), "system.nvlink": {"bandwidth": "1 GB/s"}},
+        {**TWO, "system.tiers": ["host", {**DISK, "at": "gpu1"}], "system.nvlink": {"bandwidth": "1 GB/s"}},
+        {**TWO, "system.tiers": ["host", {**CXL, "at": "a"}], "system.host.sockets": SOCKETS},
+        {**apart(iterations=2), "policies": [CAPUCHIN]},
+    ],
+    ids=["jobs apart", "tier at a GPU", "tier at a socket", "iterations of one job"],
+)
+def test_one_job_or_tier_makes_a_key_count(setting, trace_file):
+    expand(document(trace_file, setting))
+
+
 @pytest.mark.slow
 @each
 def test_a_key_changes_nothing_there(case, trace_file):

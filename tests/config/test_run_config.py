@@ -64,6 +64,14 @@ def test_defaults():
     assert run.compat.transfers == "fluid"
 
 
+@pytest.mark.parametrize("iterations", [1, 10_000])
+def test_both_ends_of_the_number_of_iterations_are_allowed(iterations):
+    assert (
+        config(BASE.replace("a.g10t", f"a.g10t\n  iterations: {iterations}")).workload.iterations
+        == iterations
+    )
+
+
 def test_jobs():
     jobs = config(JOBS.replace("policies: ideal", "policies: [ideal]")).workload.jobs
     assert [(job.gpu, job.iterations, job.arrival) for job in jobs] == [(1, 3, 0), (0, 2, 2 * 10**9)]
@@ -223,6 +231,14 @@ def test_settings_are_laid_over_the_file():
     assert run.policies[1].name == "deepum"
     assert run.sweep["seed"] == (1, 2)
     assert run.compat.recency == "arrival"
+
+
+def test_a_whole_section_that_is_laid_over_hides_the_lines_below_it():
+    document = with_settings(parse_document(WHOLE, "run.yaml"), ["workload={trace: b.g10t, iterations: 0}"])
+    with pytest.raises(
+        ConfigError, match=r"^--set workload=.*: workload\.iterations: found 0; allowed: auto"
+    ):
+        run_config(document)
 
 
 def test_settings_open_short_forms():

@@ -169,6 +169,12 @@ def test_a_step_that_does_not_end_with_an_update_on_the_gpu_is_refused(optimizer
         delayed_optimizer(given, "step.g10t")
 
 
+def test_a_step_that_only_updates_is_refused():
+    given = accumulation(micro_batches=1)
+    with pytest.raises(TraceError, match="found a step that does not end with the optimizer"):
+        delayed_optimizer(replace(given, kernels=given.kernels[4:]))
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_any_step_computes_the_same(seed):

@@ -70,3 +70,8 @@ def test_duration_and_fault_profile_share_one_factor():
         assert kernel.duration == round(10**6 * factor)
         assert kernel.fault_profile == FaultProfile(round(2 * 10**6 * factor), round(3 * 10**6 * factor))
     assert len(set(factors)) == 20
+
+
+def test_factors_that_are_drawn_again_differ_like_all_others():
+    factors = draw_factors(VariationSpec(distribution="normal", magnitude=0.99), 2_000, 0)
+    assert len(set(factors.tolist())) == 2_000
