@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from g10sim.analysis.throughput import recomputing_kernels, throughput
+from g10sim.analysis.throughput import recomputing_kernels, throughput, utilisation
 from g10sim.trace.model import Device, Phase, TensorKind
 from g10sim.trace.synthetic import TICKS_PER_SECOND, TraceBuilder
 
@@ -65,6 +65,16 @@ def test_numbers_of_the_origin_come_first_and_other_text_is_let_be():
     text = throughput(replace(trace, origin={"parameters": "many", "tokens": "-1", "steps": "\u00b2"}))
     assert (text.parameters, text.tokens, text.samples) == (None, 64, 4)
     assert text.bytes_per_parameter == {}
+
+
+def test_what_is_computed_again_is_no_work_of_the_model():
+    """1,200 of the 1,800 FLOPs that are told by format, in 100 ticks."""
+    trace = step()
+    told = replace(trace, origin={"gpu": "a100-40g", "flops_by_format": "float16 1200, float32 600"})
+    seconds = 100 / TICKS_PER_SECOND
+    assert utilisation(told) == pytest.approx((800 / 312e12 + 400 / 19.5e12) / seconds)
+    by_option = replace(trace, origin={"gpu": "a100-40g", "autocast": "float16"})
+    assert utilisation(by_option) == pytest.approx(1200 / 312e12 / seconds)
 
 
 def test_kernels_on_the_cpu_take_the_gpu_no_time():

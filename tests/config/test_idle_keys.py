@@ -476,7 +476,12 @@ def apart(**changes):
     [
         {**TWO, **apart(gpu=1), "system.nvlink": {"bandwidth": "1 GB/s"}},
         {**TWO, "system.tiers": ["host", {**DISK, "at": "gpu1"}], "system.nvlink": {"bandwidth": "1 GB/s"}},
-        {**TWO, "system.tiers": ["host", {**CXL, "at": "a"}], "system.host.sockets": SOCKETS},
+        {
+            **TWO,
+            "system.tiers": ["host", {**CXL, "at": "a"}],
+            "system.host.sockets": SOCKETS,
+            "system.host.inter_socket_bandwidth": "1 GB/s",
+        },
         {**apart(iterations=2), "policies": [CAPUCHIN]},
     ],
     ids=["jobs apart", "tier at a GPU", "tier at a socket", "iterations of one job"],

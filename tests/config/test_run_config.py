@@ -6,7 +6,7 @@ from jsonschema import Draft202012Validator
 
 from g10sim.config.data import data_path
 from g10sim.config.document import parse_document
-from g10sim.config.load import load_run, run_config, with_settings, with_values
+from g10sim.config.load import load_run, run_config, with_policies, with_settings, with_values
 from g10sim.config.run import RunConfig
 from g10sim.config.schema import run_schema
 from g10sim.errors import ConfigError
@@ -239,6 +239,12 @@ def test_a_whole_section_that_is_laid_over_hides_the_lines_below_it():
         ConfigError, match=r"^--set workload=.*: workload\.iterations: found 0; allowed: auto"
     ):
         run_config(document)
+
+
+def test_policies_are_added_once_after_those_of_the_file():
+    document = with_policies(parse_document(WHOLE, "run.yaml"), ["g10", "base_uvm"])
+    assert [policy.name for policy in run_config(document).policies] == ["ideal", "base_uvm", "replay", "g10"]
+    assert with_policies(document, []) is document
 
 
 def test_settings_open_short_forms():

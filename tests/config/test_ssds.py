@@ -1,12 +1,14 @@
 """Descriptions of drives: presets with sources, arrays, and what is refused."""
 
+from fractions import Fraction
+
 import pytest
 
 from g10sim.config.data import data_path
 from g10sim.config.document import load_document
 from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.presets import load_system, ssd_names
-from g10sim.config.ssd import RequestsSpec, SsdSpec
+from g10sim.config.ssd import RequestsSpec, SsdSpec, times_rate
 from g10sim.errors import ConfigError
 
 SYSTEM = "a100-40g-pcie3-znand"
@@ -24,6 +26,16 @@ def leaves(data, prefix=""):
             yield from leaves(value, f"{prefix}{key}.")
         elif key != "sources":
             yield f"{prefix}{key}"
+
+
+def test_a_system_whose_tiers_have_no_drive_needs_none():
+    data = load_system(SYSTEM).model_dump(mode="json", exclude={"ssd", "sources"})
+    system = load_system({**data, "tiers": ["host"]})
+    assert (system.ssd, [tier.name for tier in system.all_tiers]) == (None, ["host"])
+
+
+def test_a_rate_times_a_share_is_never_nothing():
+    assert [times_rate(rate, Fraction(1, 10)) for rate in (1, 14, 15, 16)] == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("name", ssd_names())

@@ -23,6 +23,9 @@ def test_reads_are_pipelined_or_go_in_rounds():
     assert drive().array.read_rate() == pytest.approx(2e9)
     assert drive(channel_order="rounds").array.read_rate() == pytest.approx(2 * 2000 / 3e-6)
     assert drive(read="9 us").array.read_rate() == pytest.approx(4 * 1000 / 10e-6)
+    # A round of four: their commands of 2 us each hide the first one's read, then four pages are delivered.
+    slow = drive(channel_order="rounds", dies=4, read_command="2 us")
+    assert slow.array.read_rate() == pytest.approx(2 * 4000 / (4 * 2e-6 + 4e-6))
 
 
 def small_reads(**changes):

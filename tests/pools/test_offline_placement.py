@@ -57,8 +57,9 @@ def test_offsets_keep_the_alignment():
 
 @pytest.mark.parametrize("block", [Block(3, 3, 1), Block(3, 2, 1), Block(0, 1, 0)])
 def test_impossible_blocks_are_refused(block):
-    with pytest.raises(ValueError, match="block 0: found Block"):
-        place_blocks([block])
+    for ask in place_blocks, peak_bytes:
+        with pytest.raises(ValueError, match="block 0: found Block"):
+            ask([block])
 
 
 def test_nothing_needs_no_memory():
