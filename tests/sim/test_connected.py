@@ -58,6 +58,21 @@ def test_a_copy_waits_for_one_of_another_gpus_job_that_crosses_its_own_link():
     assert [(one.start, one.end) for one in evicted] == [(11_000, 14_000), (18_000, 25_000)]
 
 
+def test_a_copy_gains_what_another_loses_that_shares_no_link_with_the_cause():
+    """Two evictions share host memory; while the fetch has the link of one of them, the other is alone.
+
+    Each moves 2.25 of 10 pages until the fetch begins, one of them 4 more until it ends.
+    """
+    fetching = trace_of({"w*": 4}, [(14_000, "", ""), (1000, "w", "")])
+    evicting = trace_of({"a": 10}, [(1000, "", "a"), (30_000, "", ""), (1000, "a", "")])
+    jobs = Job(fetching, iterations=1), *(Job(evicting, iterations=1, gpu=gpu) for gpu in (1, 2))
+    host = {"memory": "1 GB", "memory_bandwidth": "1.5 GB/s"}
+    tree = system(3, tiers=[FAR, "host", "ssd"], host=host)
+    records = run(Workload(jobs), tree, FromFar(), record=("migrations",))
+    evicted = [one for one in records.migrations if one.cause is MigrationCause.PLANNED_EVICTION]
+    assert [max(one.end for one in evicted if one.job == job) for job in (1, 2)] == [27_000, 23_000]
+
+
 class Spilled(Policy):
     """A tensor is to leave for a tier that is full until the weight there has come."""
 
