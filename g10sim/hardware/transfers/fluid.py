@@ -213,17 +213,12 @@ class FluidTransfers(Transfers):
         left = self._until_change()
         return None if left is None else self._now + left
 
-    @property
-    def _site_alone(self) -> Site | None:
-        """The site of the only job, where nothing else moves."""
-        return self._sites.alone if self._is_plain and not self._messages else None
-
     def advance(self, now: int, jobs: Collection[int] | None = None) -> None:
         """Move everything up to the cycle ``now``, and count what moved of at least ``jobs`` (None: all)."""
-        if (alone := self._site_alone) is not None:
-            self._advance_alone(alone, now)
-            return
         while self._now < now:
+            self._go_on(now)
+            if self._now == now:
+                break
             left = self._until_change()
             if left is not None and self._now + left <= now:
                 self._move(left)
@@ -243,32 +238,14 @@ class FluidTransfers(Transfers):
 
     def follow(self, change: int, last: int) -> int:
         """Advance to a change, and past those after it that nobody who waits can see; return the cycle."""
-        if (alone := self._site_alone) is not None:
-            self._go_on(alone, last, is_watched=True)
+        self._go_on(last, is_watched=True)
         self.advance(change, ())
         return self._now
 
-    def _advance_alone(self, site: Site, end: int) -> None:
-        """Move all that the only job moves up to a cycle, where nothing else moves."""
-        while self._now < end:
-            self._go_on(site, end)
-            if self._now == end:
-                return
-            left = self._until_change()
-            if left is None and not site.flows:
-                self._now = end
-                return
-            is_change = left is not None and self._now + left <= end
-            self._now = self._now + left if left is not None and is_change else end
-            self._move_pages(site)
-            self._take_note(site)
-            self._changes = self._door.changes
-            if is_change:
-                self._is_shared = False
-                self.events += 1
-
-    def _go_on(self, site: Site, end: int, *, is_watched: bool = False) -> None:
+    def _go_on(self, end: int, *, is_watched: bool = False) -> None:
         """Let the only job's only flow, if that is all that moves, go on up to a cycle."""
+        if (site := self._sites.alone) is None or not self._is_plain or self._messages:
+            return
         self._share()
         if is_alone(site):
             found = go_on(site, self._heads, self._page_work, self._now, end, is_watched=is_watched)
