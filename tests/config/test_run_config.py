@@ -66,10 +66,8 @@ def test_defaults():
 
 @pytest.mark.parametrize("iterations", [1, 10_000])
 def test_both_ends_of_the_number_of_iterations_are_allowed(iterations):
-    assert (
-        config(BASE.replace("a.g10t", f"a.g10t\n  iterations: {iterations}")).workload.iterations
-        == iterations
-    )
+    run = config(BASE.replace("a.g10t", f"a.g10t\n  iterations: {iterations}"))
+    assert run.workload.iterations == iterations
 
 
 def test_jobs():
@@ -235,9 +233,7 @@ def test_settings_are_laid_over_the_file():
 
 def test_a_whole_section_that_is_laid_over_hides_the_lines_below_it():
     document = with_settings(parse_document(WHOLE, "run.yaml"), ["workload={trace: b.g10t, iterations: 0}"])
-    with pytest.raises(
-        ConfigError, match=r"^--set workload=.*: workload\.iterations: found 0; allowed: auto"
-    ):
+    with pytest.raises(ConfigError, match=r"^--set workload=.*: workload\.iterations: found 0; allowed"):
         run_config(document)
 
 

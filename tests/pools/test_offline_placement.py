@@ -74,7 +74,7 @@ def some_blocks(longest, largest=9, most=9):
 
 
 def occupied_bytes(blocks, placement, period):
-    """Who lies on which byte at which time; fails when two lie on the same."""
+    """Return the block on each byte at each time; fail when two lie on the same."""
     found = {}
     circle = placement.laps * period
     for number, (block, offsets) in enumerate(zip(blocks, placement.offsets, strict=True)):

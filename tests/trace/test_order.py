@@ -50,7 +50,7 @@ def run_order(trace):
 
 
 def results(trace, steps, order=None):
-    """What weights are after some steps: every kernel writes what it is and what it has read."""
+    """Return what weights are after some steps: every kernel writes what it is and what it has read."""
     holds = {t.id: f"{t.name} at the start" for t in trace.tensors}
     for _ in range(steps):
         for kernel in order or trace.kernels:

@@ -175,7 +175,7 @@ class NextChange:
             if flow.run.tensor in flow.lane.site.memory.needed:
                 return ()  # the running kernel's pages fault again
         found: list[_Room] = []
-        for room in sorted(rooms, key=_pages) if len(rooms) > 1 else rooms:
+        for room in sorted(rooms, key=_pages):
             users = rooms[room]
             if isinstance(room, Frames) and self._is_refilled(users, leaving):
                 found.append(room)

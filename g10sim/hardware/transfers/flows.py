@@ -68,14 +68,12 @@ class Flow(Share):
     @property
     def room(self) -> int:
         """Pages that move until its run, its victim, or the room that they fill is used up."""
-        pages, other = self.run.count, self.victim
-        if other is None and self.source is not GPU:
-            free = self.lane.site.memory.frames.free
-            pages = free if free < pages else pages
-        elif other is not None and other.count < pages:
-            pages = other.count
-        pool = self.filled
-        return pages if pool is None or pages <= pool.free else pool.free
+        pages, victim, pool = self.run.count, self.victim, self.filled
+        if victim is not None:
+            pages = min(pages, victim.count)
+        elif self.source is not GPU:
+            pages = min(pages, self.lane.site.memory.frames.free)
+        return pages if pool is None else min(pages, pool.free)
 
     @property
     def is_held_up(self) -> bool:
@@ -110,7 +108,8 @@ class Lane:
 class Site:
     """One job with its memory on the GPU that it runs on; its copies may need buffers in host memory.
 
-    Its ``copies_wait`` if they do, or if links let each one wait: they are slower than their links, then.
+    Where ``copies_wait``, for such buffers or before each one that crosses a link, links do not say how fast
+    they are.
 
     Its ``flows`` are kept as long as nothing that they follow from changes, unless it is ``fickle``; they
     cross ``links``. What has moved is counted ``until`` a cycle. ``neighbours`` are all sites on its GPU.

@@ -5,15 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from g10sim.errors import choices_text
 from g10sim.policies.interface.contract import Move as Move
 from g10sim.policies.interface.contract import MoveState, register_move
 from g10sim.policies.interface.contract import TensorMove as TensorMove
-
-if TYPE_CHECKING:
-    from g10sim.policies.interface.policy import PolicyView
 
 _NEEDED = "the running kernel needs; allowed: "
 
@@ -139,16 +136,15 @@ class Free(TensorMove):
 
     def check(self, state: MoveState) -> str | None:
         """Refuse a tensor that is alive."""
-        view = state.view
-        if view.trace.lasting[self.tensor] or not (view.is_dead(self.tensor) or self._is_unmade(view)):
+        view, tensor = state.view, self.tensor
+        trace, kernel = view.trace, view.kernel
+        is_unread = view.is_dead(tensor) or (
+            trace.births[tensor] >= kernel
+            and (view.is_needed(tensor) or tensor not in trace.kernels[kernel].tensors)
+        )
+        if trace.lasting[tensor] or not is_unread:
             return self.refusal(state, "frees", "will be read again; allowed: dead tensors")
         return None
-
-    def _is_unmade(self, view: PolicyView) -> bool:
-        """Return True if no kernel has made the tensor yet."""
-        trace, tensor = view.trace, self.tensor
-        has_ended = tensor in trace.kernels[view.kernel].tensors and not view.is_needed(tensor)
-        return trace.births[tensor] >= view.kernel and not has_ended
 
     def apply(self, state: MoveState) -> None:
         """Forget the contents."""
