@@ -243,11 +243,13 @@ class FluidTransfers(Transfers):
         return self._now
 
     def _go_on(self, end: int, *, is_watched: bool = False) -> None:
-        """Let the only job's only flow, if that is all that moves, go on up to a cycle."""
+        """Let time go on up to a cycle where the only job has no flow, or one and nothing else moves."""
         if (site := self._sites.alone) is None or not self._is_plain or self._messages:
             return
         self._share()
-        if is_alone(site):
+        if not site.flows:
+            self._now = end
+        elif is_alone(site):
             found = go_on(site, self._heads, self._page_work, self._now, end, is_watched=is_watched)
             self._now, self._is_shared, self._changes = found.now, found.is_made, self._door.changes
             self.events += found.changes
