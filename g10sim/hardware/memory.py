@@ -274,7 +274,7 @@ class Mapped(Residency):
         page_bytes: int,
         pools: Sequence[Pool],
         door: Door,
-        chunks: Sequence[Sequence[int]] = (),
+        chunks: Sequence[range] = (),
     ) -> None:
         super().__init__(sizes, frames, page_bytes, pools, door)
         self._in_chunks = frozenset(chain.from_iterable(chunks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from itertools import chain, islice
 from itertools import count as counter
 from operator import attrgetter
@@ -47,7 +47,7 @@ class Recency:
         self._of: list[list[Run]] = [[] for _ in range(num_tensors)]
         self._chunks: list[Chunk | None] = [None] * num_tensors
 
-    def join_chunks(self, chunks: Iterable[Sequence[int]]) -> None:
+    def join_chunks(self, chunks: Iterable[range]) -> None:
         """Let the tensors of each chunk become recent with one that arrives, in the order of the chunk."""
         for members in chunks:
             chunk = Chunk(members)
@@ -73,8 +73,9 @@ class Recency:
 
     def _regroup(self, chunk: Chunk, arrived: int, idle: list[int]) -> None:
         """Put the pages of a chunk's members but one at the recent end, as a group."""
-        counts, own, old = list(chunk.counts_of(idle)), chunk.place_of[arrived], chunk.group
-        counts[own] = 0
+        members, old = chunk.members, chunk.group
+        counts = idle[members.start : members.stop]
+        counts[arrived - members.start] = 0
         size = len(counts) - counts.count(0)
         if not size:
             return
@@ -201,7 +202,7 @@ class Recency:
                 break
             if other == tensor and pages:
                 return 0 if run is self._scanned else ANY_NUMBER
-            if pages and (chunk is None or other not in chunk.place_of):
+            if pages and (chunk is None or other not in chunk.members):
                 break
         joined = None if chunk is not None else self._joined(tensor, 1)
         return 0 if joined is None else self.merge_pages - joined.count

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Final
 
 NO_TENSOR: Final = -1
@@ -88,15 +87,13 @@ class Queues:
 class Chunk:
     """Tensors that become recent together, in this order, and the group that they are in, if any.
 
-    ``loose`` are those that may have their own runs. ``counts_of`` takes their numbers from a list of all.
+    ``loose`` are those that may have their own runs.
     """
 
-    __slots__ = ("counts_of", "group", "loose", "members", "place_of")
+    __slots__ = ("group", "loose", "members")
 
-    def __init__(self, members: Sequence[int]) -> None:
+    def __init__(self, members: range) -> None:
         self.members = members
-        self.place_of = {tensor: place for place, tensor in enumerate(members)}
-        self.counts_of = itemgetter(*members)
         self.group: Group | None = None
         self.loose = set(members)
 
@@ -130,11 +127,11 @@ class Group(Run):
 
     def pages(self, tensor: int) -> int:
         """Pages of one member."""
-        return max(0, self.counts[self.chunk.place_of[tensor]])
+        return max(0, self.counts[tensor - self.chunk.members.start])
 
     def lower(self, tensor: int, taken: int) -> None:
         """Take out pages of a member, which has enough."""
-        place = self.chunk.place_of[tensor]
+        place = tensor - self.chunk.members.start
         left = self.counts[place] - taken
         self.counts[place] = left or _GONE
         if not left:

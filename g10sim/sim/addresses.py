@@ -56,7 +56,7 @@ class AddressMap:
     touched: Sequence[tuple[int, ...]]
     dying: Sequence[Sequence[int]]
     trace: Trace
-    chunks: Sequence[Sequence[int]]
+    chunks: Sequence[range]
     num_tensors: int
 
 
@@ -179,7 +179,7 @@ def _are_where(stays: Sequence[_Stay], pool: CachingPool) -> bool:
     return all(pool.block(tensor) == block for tensor, block in latest.items() if tensor in pool)
 
 
-def _shared_chunks(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: int) -> list[list[int]]:
+def _shared_chunks(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: int) -> list[range]:
     """Return the ranges that lie together in one chunk of the driver's, of that many pages.
 
     The allocator's own chunks begin at multiples of the driver's.
@@ -191,7 +191,7 @@ def _shared_chunks(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages:
         chunk = (block.start - base) // pages
         if chunk == (block.end - 1 - base) // pages:
             members.setdefault((base, chunk), []).append(number)
-    return [together for together in members.values() if len(together) > 1]
+    return [range(together[0], together[-1] + 1) for together in members.values() if len(together) > 1]
 
 
 class OwnAddresses:
@@ -202,7 +202,7 @@ class OwnAddresses:
 
     are_shared = False
     """True if other tensors get a tensor's addresses when it is dead."""
-    chunks: Sequence[Sequence[int]] = ()
+    chunks: Sequence[range] = ()
     """Ranges that lie together in a chunk of 2 MiB; empty where chunks do not count."""
 
     def __init__(self, trace: Trace) -> None:

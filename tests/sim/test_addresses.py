@@ -135,7 +135,7 @@ def test_addresses_are_made_for_each_size_of_pages():
 
 
 def test_arrivals_make_their_chunk_recent():
-    memory = Mapped([1, 1, 1], Frames(3), 4096, [host_pool(10)], Door(), [(0, 1)])
+    memory = Mapped([1, 1, 1], Frames(3), 4096, [host_pool(10)], Door(), [range(2)])
     for tensor in (1, 2, 0):
         memory.demand(tensor)
         queue = memory.queues.fault[NONE]
@@ -149,7 +149,7 @@ def test_arrivals_make_their_chunk_recent():
 
 
 def test_a_neighbour_that_makes_room_has_left_when_its_chunk_becomes_recent():
-    memory = Mapped([1, 3], Frames(3), 4096, [host_pool(10)], Door(), [(0, 1)])
+    memory = Mapped([1, 3], Frames(3), 4096, [host_pool(10)], Door(), [range(2)])
     for tensor, victim in ((1, None), (0, 1)):
         memory.demand(tensor)
         queue = memory.queues.fault[NONE]
