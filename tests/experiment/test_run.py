@@ -214,6 +214,9 @@ def test_failures_are_tried_again_and_verdicts_are_kept(config, tmp_path):
     second = g10sim.run(config, output=tmp_path / "out")
     assert [row["status"] for row in second.rows] == ["ok", "unsupported"]
     assert second.reused == 1
+    words = {"results": str(tmp_path / "out"), "cells": "2", "reused": "0"}
+    assert first.display() == {**words, "failed": "1"}
+    assert second.display() == {**words, "reused": "1"}
 
 
 def test_several_jobs_give_one_row_each(config, trace_file, tmp_path):

@@ -60,6 +60,12 @@ def test_a_machine_with_slower_parts():
     assert same == system
 
 
+def test_a_drive_of_the_flash_model_has_a_slower_interface():
+    system = load_system({"preset": "a100-80g-pcie4-nvme", "ssd": {"preset": "samsung-990-pro-2tb"}})
+    slower = scaled(system, {"links": 1.0, "drives": 4.0, "faults": 1.0})
+    assert slower.ssd == system.ssd.model_copy(update={"interface": system.ssd.interface // 4})
+
+
 def test_tiers_are_slower_by_the_links_and_drives_by_their_own():
     drive = {"kind": "ssd", "name": "cold", "capacity": "1 TB", "read": "4 GB/s", "write": "2 GB/s"}
     cache = {"capacity": "1 GB", "sustained": "500 MB/s"}
