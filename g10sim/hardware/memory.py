@@ -119,6 +119,7 @@ class Residency(Counts):
         """Let prefetches not push out pages of these tensors, and of no others."""
         self.door.enter()
         self.protected = tensors
+        self.recency.end_scan()
 
     def hold(self, tensors: frozenset[int]) -> None:
         """Keep a kernel's working set on the GPU from now on, and no other."""
@@ -144,6 +145,11 @@ class Residency(Counts):
     def is_usable(self, tensor: int) -> bool:
         """Return whether a kernel can use a tensor."""
         return self.idle[tensor] + self.used_in_place(tensor) == self.sizes[tensor]
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether no room waits to be used that transfers, or other jobs, may have made."""
+        return True
 
     def settle(self) -> None:
         """Use room that transfers, or other jobs, have made: here the next transfer takes any."""

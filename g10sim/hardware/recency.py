@@ -11,6 +11,7 @@ from itertools import count as counter
 from operator import attrgetter
 from typing import Final
 
+from g10sim.errors import InvariantError
 from g10sim.hardware.runs import NO_TENSOR, Chunk, Group, Run
 
 # An arrival joins a run of its own tensor among the last few, so that interleaved arrivals of several
@@ -44,6 +45,7 @@ class Recency:
         self._compact_at = _COMPACT_AT
         self._scan: int | None = 0
         self._scanned: Run | None = None
+        self._is_outdated = False
         self._of: list[list[Run]] = [[] for _ in range(num_tensors)]
         self._chunks: list[Chunk | None] = [None] * num_tensors
 
@@ -302,12 +304,20 @@ class Recency:
         """Begin a new scan at the oldest page."""
         self._scan = self._head
         self._scanned = None
+        self._is_outdated = False
+
+    def end_scan(self) -> None:
+        """Let a new scan begin before anybody scans: other tensors are protected from now on."""
+        self._is_outdated = True
 
     def scan_outside(self, tensors: Container[int]) -> Run | None:
         """Return the scan's run, the first at or after its place outside ``tensors``.
 
-        None once the scan went past the most recent page: later arrivals wait for the next scan.
+        None once the scan went past the most recent page: later arrivals wait for the next scan. Raises
+        InvariantError where the next one should have begun.
         """
+        if self._is_outdated:
+            raise InvariantError("a scan of the eviction order goes on with other tensors protected")
         if self._scanned is not None and self._scanned.count:
             return self._scanned
         if self._scan is None:

@@ -73,6 +73,10 @@ class Bench:
             self.transfers.demand(0, tensor)
         self.transfers.changed()
 
+    def protect(self, *tensors):
+        self.memory.protect(frozenset(tensors))
+        self.transfers.changed((0,))
+
     def prefetch(self, tensor):
         self.memory.request_prefetch(tensor)
         self.transfers.changed()
@@ -227,7 +231,7 @@ def test_worthless_victims_are_dropped_without_traffic():
 
 def test_flash_prefetch_without_a_victim_holds_up_the_host_queue():
     bench = Bench([(100, GPU), (50, FLASH), (50, HOST)], gpu=100)
-    bench.memory.protect(frozenset({0}))
+    bench.protect(0)
     bench.prefetch(1)
     bench.prefetch(2)
     assert bench.batch() == (0, 0, 0, 0)
@@ -235,7 +239,7 @@ def test_flash_prefetch_without_a_victim_holds_up_the_host_queue():
 
 def test_prefetches_that_the_kernel_waits_for_become_demands_when_nothing_else_moves():
     bench = Bench([(100, GPU), (50, FLASH)], gpu=100)
-    bench.memory.protect(frozenset({0}))
+    bench.protect(0)
     bench.prefetch(1)
     assert bench.batch() == (0, 0, 0, 0)
     bench.demand(1)
@@ -266,7 +270,7 @@ def test_pages_that_fault_again_are_not_passed_by_others():
 def test_nothing_is_foreseen_when_nothing_can_move():
     bench = Bench([(100, GPU), (10, FLASH)], gpu=100)
     assert bench.transfers.next_change() is None
-    bench.memory.protect(frozenset({0}))
+    bench.protect(0)
     bench.prefetch(1)
     assert bench.transfers.next_change() == 0
     bench.batch()
@@ -417,8 +421,7 @@ def test_jumping_changes_nothing(places, requests, spare, host_spare, worthless)
             if request == "demand":
                 bench.demand(*tensors)
             elif request == "protect":
-                bench.memory.protect(frozenset(tensors))
-                bench.transfers.changed([0])
+                bench.protect(*tensors)
             for tensor in tensors:
                 if request == "prefetch":
                     bench.prefetch(tensor)

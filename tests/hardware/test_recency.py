@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from g10sim.errors import InvariantError
 from g10sim.hardware.recency import MERGE_PAGES, Recency
 from g10sim.hardware.runs import Run
 
@@ -143,6 +144,16 @@ def test_scan_past_the_end_waits_for_the_next_scan():
     assert recency.scan_outside({0}) is None
     recency.restart_scan()
     assert recency.scan_outside({0}).tensor == 1
+
+
+def test_no_scan_goes_on_once_other_tensors_are_protected():
+    recency = filled((0, 1), (1, 1))
+    assert recency.scan_outside({0}).tensor == 1
+    recency.end_scan()
+    with pytest.raises(InvariantError, match="a scan of the eviction order goes on"):
+        recency.scan_outside({1})
+    recency.restart_scan()
+    assert recency.scan_outside({1}).tensor == 0
 
 
 def test_arrival_never_joins_the_run_under_the_scan():

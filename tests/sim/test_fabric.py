@@ -12,7 +12,8 @@ from g10sim.errors import CapacityError, G10SimError, InvariantError, Unsupporte
 from g10sim.hardware.pools import Door, Pool
 from g10sim.hardware.transfers.batched import BatchedTransfers
 from g10sim.hardware.transfers.fluid import FluidTransfers
-from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.sim.fabric import Clock, Fabric, Phase, Timer
 from g10sim.sim.stages.compute import make_compute
 
@@ -223,6 +224,25 @@ def test_links_that_were_not_shared_anew_are_noticed():
     for look in (bench.transfers.next_change, lambda: bench.transfers.advance(10)):
         with pytest.raises(InvariantError, match=STALE):
             look()
+
+
+class EvictsAtOnce(Policy):
+    """Sends the first tensor of whole tensors away as the second kernel starts."""
+
+    name = "evicts_at_once"
+    requirements = Requirements(placement="contiguous")
+
+    def on_kernel_start(self, view):
+        return [Evict(0)] if view.kernel == 1 else []
+
+
+@pytest.mark.interpreted
+def test_room_that_is_left_unused_is_noticed(monkeypatch):
+    trace = trace_of({"w*": 4, "a": 4, "b": 4}, [(1000, "w", "a"), (9000, "a", "a"), (1000, "a", "b")])
+    assert len(simulate(trace, machine(gpu_pages=8), EvictsAtOnce()).kernels) == 6
+    monkeypatch.setattr(FluidTransfers, "settle", lambda self: None)
+    with pytest.raises(InvariantError, match="room in memory was not used after it was made"):
+        simulate(trace, machine(gpu_pages=8), EvictsAtOnce())
 
 
 def test_batches_foreseen_before_memory_changed_are_noticed():

@@ -234,11 +234,16 @@ class Contiguous(Residency):
         if tensor in self._leaving and not self.moving[tensor]:
             self._copied_out.add(tensor)
 
+    @property
+    def is_settled(self) -> bool:
+        """Return whether no space waits to be given that transfers, or other jobs, may have made."""
+        return self.door.changes == self._settled or not (self._leaving or self.waiting)
+
     def settle(self) -> None:
         """Take back the space of what has left, then give space to those who wait for it."""
-        door = self.door
-        if door.changes == self._settled or not (self._leaving or self.waiting):
+        if self.is_settled:
             return
+        door = self.door
         for tensor in self._in_order(self._copied_out - self._stored):
             door.enter()
             self._stored.add(tensor)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
@@ -28,6 +29,8 @@ from g10sim.hardware.transfers.interface import Due, Observer, Transfers, Victim
 from g10sim.hardware.transfers.rates import Rates
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.records import Location, StallReason
+
+_is_settled = attrgetter("memory.is_settled")
 
 
 class FluidTransfers(Transfers):
@@ -259,12 +262,10 @@ class FluidTransfers(Transfers):
         """Let every job use the room that transfers, or other jobs, have made."""
         if self._staging is None:
             return  # the next transfer takes any page
-        memories = [site.memory for site in self._sites.by_job.values()]
-        for memory in memories:
-            memory.settle()
-        if len(memories) > 1 and any(memory.waiting for memory in memories):
-            for memory in memories:  # what one job gave back is there for those before it, too
-                memory.settle()
+        sites = self._sites.by_job.values()
+        while not all(map(_is_settled, sites)):  # what one job gives back is there for the others
+            for site in sites:
+                site.memory.settle()
 
     def _share(self) -> None:
         """Give every flow the rate that its links allow."""
@@ -277,8 +278,10 @@ class FluidTransfers(Transfers):
     def _make_flows(self) -> None:
         """Make the flows of jobs that may have others, and share what links these cross.
 
-        The flows of a job without others are made each time.
+        The flows of a job without others are made each time. Raises InvariantError if room is left unused.
         """
+        if self._staging is not None and not all(map(_is_settled, self._sites.by_job.values())):
+            raise InvariantError("room in memory was not used after it was made")
         if (site := self._sites.alone) is not None:
             site.flows = self._heads.of_site(site)
             self._rates.share(site.flows, self._messages, self._now)
