@@ -191,6 +191,10 @@ def take_back(memory):
     memory.take(-1)
 
 
+def empty_host(memory):
+    memory.pools[HOST].free += 1
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -200,6 +204,7 @@ def take_back(memory):
         (forget_queues, "tensor 1 is queued wrongly"),
         (forget_order, "tensor 0 is ordered wrongly"),
         (take_back, "5 pages on the GPU, 4 counted"),
+        (empty_host, "0 pages in host memory, -1 counted"),
     ],
 )
 def test_conservation_check_finds_a_page_out_of_place(change, problem):

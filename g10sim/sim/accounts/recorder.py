@@ -194,6 +194,10 @@ def check_conservation(memory: Residency, where: str) -> None:
         ordered = memory.recency.pages(tensor)
         _require(ordered == memory.idle[tensor], f"{where}: tensor {tensor} is ordered wrongly")
     _require(leaving == memory.leaving, f"{where}: pages that leave are counted wrongly")
+    for place, pool in memory.pools.items():
+        coming = (*queues.fault[place], *queues.prefetch[place])
+        held = sum(memory.pages[place]) + sum(run.count for run in coming if not run.is_empty)
+        _require(pool.used >= held, f"{where}: {held} pages in {pool.name}, {pool.used} counted")
     discarded = sum(map(memory.idle.__getitem__, memory.discarded))
     _require(discarded == memory.discarded_pages, f"{where}: discarded pages are counted wrongly")
     _require(on_gpu == memory.filled, f"{where}: {on_gpu} pages on the GPU, {memory.filled} counted")
