@@ -14,7 +14,7 @@ from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.policies.checks import check_policy
-from g10sim.policies.designs.pressure.account import Settings, Shortage, Uses
+from g10sim.policies.designs.pressure.account import Order, Settings, Shortage, Uses
 from g10sim.policies.designs.pressure.dividing import Division, Queues
 from g10sim.policies.designs.pressure.dropping import chosen_drops, machine_of
 from g10sim.policies.designs.pressure.forecast import Forecast
@@ -820,3 +820,29 @@ def test_jobs_beside_others_decide_every_iteration(monkeypatch):
         workload = Workload(tuple(Job(trace, iterations=5) for _ in range(jobs)))
         run_workload(workload, machine(300), Pressure(), OWN)
         assert set(decided) == {(job, number) for job in range(jobs) for number in range(iterations)}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "remove", "clear", "ask"]),
+            st.sampled_from([0, 1, 40, 41, 900, 997, 998]),
+            st.integers(0, 3),
+        ),
+        max_size=60,
+    )
+)
+def test_tensors_come_in_the_order_of_ranks_however_far_these_are_apart(steps):
+    order, there = Order(999), set()
+    for kind, rank, tensor in steps:
+        if kind == "add" and (rank, tensor) not in there:
+            order.add(rank, tensor)
+            there.add((rank, tensor))
+        elif kind == "remove" and (rank, tensor) in there:
+            order.remove(rank, tensor)
+            there.remove((rank, tensor))
+        elif kind == "clear":
+            order.clear(rank)
+            there = {one for one in there if one[0] != rank}
+        assert [*order] == [tensor for _, tensor in sorted(there)]
+        assert bool(order) == bool(there)

@@ -32,12 +32,12 @@ class Order:
     """Tensors by ranks from 0 to a last one, such as kernels, of equals the lower number first.
 
     At first those of some pairs of a rank and a tensor. Ranks that have tensors are marked: none before
-    ``_least``.
+    ``_least``, and none in ``_gap``, the longest stretch that was met.
     """
 
     def __init__(self, last: int, ranks: Iterable[tuple[int, int]] = ()) -> None:
         self._tensors = defaultdict[int, list[int]](list)
-        self._marks, self._least = bytearray(last + 1), last
+        self._marks, self._least, self._gap = bytearray(last + 1), last, range(0)
         for rank, tensor in ranks:
             self.add(rank, tensor)
 
@@ -47,6 +47,8 @@ class Order:
         self._marks[rank] = True
         if rank < self._least:
             self._least = rank
+        if rank in self._gap:
+            self._gap = max(range(self._gap.start, rank), range(rank + 1, self._gap.stop), key=len)
 
     def remove(self, rank: int, tensor: int) -> None:
         """Remove a tensor that is there."""
@@ -68,11 +70,24 @@ class Order:
 
     def __iter__(self) -> Iterator[int]:
         """Yield the tensors; one that leaves once it was yielded does not disturb this."""
-        rank = self._marks.find(True, self._least)
-        self._least = max(rank, self._least)
-        while rank >= 0:
+        rank = self._least
+        for place in range(len(self._tensors)):
+            rank = self._next(rank)
+            self._least = self._least if place else rank
             yield from self._tensors[rank].copy()
-            rank = self._marks.find(True, rank + 1)
+            rank += 1
+
+    def _next(self, rank: int) -> int:
+        """Return the first rank from one on that has tensors, where there is one."""
+        if rank < self._gap.stop:
+            found = self._marks.find(True, rank, self._gap.start)
+            if found >= 0:
+                return found
+            rank = self._gap.stop
+        found = self._marks.find(True, rank)
+        if found - rank > len(self._gap):
+            self._gap = range(rank, found)
+        return found
 
 
 class Uses:
