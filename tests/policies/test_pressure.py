@@ -833,7 +833,7 @@ def test_jobs_beside_others_decide_every_iteration(monkeypatch):
     )
 )
 def test_tensors_come_in_the_order_of_ranks_however_far_these_are_apart(steps):
-    order, there = Order(999), set()
+    order, there = Order(), set()
     for kind, rank, tensor in steps:
         if kind == "add" and (rank, tensor) not in there:
             order.add(rank, tensor)

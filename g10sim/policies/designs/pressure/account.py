@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -29,65 +28,47 @@ class Settings:
 
 
 class Order:
-    """Tensors by ranks from 0 to a last one, such as kernels, of equals the lower number first.
+    """Tensors by ranks, such as kernels, of equals the lower number first.
 
-    At first those of some pairs of a rank and a tensor. Ranks that have tensors are marked: none before
-    ``_least``, and none in ``_gap``, the longest stretch that was met.
+    At first those of some pairs of a rank and a tensor.
     """
 
-    def __init__(self, last: int, ranks: Iterable[tuple[int, int]] = ()) -> None:
-        self._tensors = defaultdict[int, list[int]](list)
-        self._marks, self._least, self._gap = bytearray(last + 1), last, range(0)
+    def __init__(self, ranks: Iterable[tuple[int, int]] = ()) -> None:
+        self._tensors: dict[int, list[int]] = {}
+        self._ranks: list[int] = []
         for rank, tensor in ranks:
             self.add(rank, tensor)
 
     def add(self, rank: int, tensor: int) -> None:
         """Add a tensor."""
+        if rank not in self._tensors:
+            self._tensors[rank] = []
+            insort(self._ranks, rank)
         insort(self._tensors[rank], tensor)
-        self._marks[rank] = True
-        if rank < self._least:
-            self._least = rank
-        if rank in self._gap:
-            self._gap = max(range(self._gap.start, rank), range(rank + 1, self._gap.stop), key=len)
 
     def remove(self, rank: int, tensor: int) -> None:
         """Remove a tensor that is there."""
         tensors = self._tensors[rank]
         del tensors[bisect_left(tensors, tensor)]
         if not tensors:
-            del self._tensors[rank]
-            self._marks[rank] = False
+            self.clear(rank)
 
     def clear(self, rank: int) -> None:
         """Remove the tensors of a rank, if there are any."""
-        if self._marks[rank]:
-            del self._tensors[rank]
-            self._marks[rank] = False
+        if rank in self._tensors:
+            del self._tensors[rank], self._ranks[bisect_left(self._ranks, rank)]
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
-        return bool(self._tensors)
+        return bool(self._ranks)
 
     def __iter__(self) -> Iterator[int]:
         """Yield the tensors; one that leaves once it was yielded does not disturb this."""
-        rank = self._least
-        for place in range(len(self._tensors)):
-            rank = self._next(rank)
-            self._least = self._least if place else rank
+        place, ranks = 0, self._ranks
+        while place < len(ranks):
+            rank = ranks[place]
             yield from self._tensors[rank].copy()
-            rank += 1
-
-    def _next(self, rank: int) -> int:
-        """Return the first rank from one on that has tensors, where there is one."""
-        if rank < self._gap.stop:
-            found = self._marks.find(True, rank, self._gap.start)
-            if found >= 0:
-                return found
-            rank = self._gap.stop
-        found = self._marks.find(True, rank)
-        if found - rank > len(self._gap):
-            self._gap = range(rank, found)
-        return found
+            place += rank in self._tensors
 
 
 class Uses:
@@ -245,7 +226,7 @@ class Account:
         self.here, self.away, self.next, self.tier_of = ([0] * tensors for _ in range(4))
         self.alive = [False] * tensors
         self._never = forecast.never
-        self.present, self.absent = Order(self._never), Order(self._never)
+        self.present, self.absent = Order(), Order()
         self._uses = Uses(self._never)
         self.here_bytes = 0
         self._returning: Integers = np.zeros((tiers, self._never + 1), dtype=np.int64)
@@ -270,7 +251,7 @@ class Account:
                 self._count(tensor, self.away[tensor])
         present = ((self._never - self.next[i], i) for i in tensors if self.here[i])
         absent = ((self.next[i], i) for i in tensors if self.away[i])
-        self.present, self.absent = Order(self._never, present), Order(self._never, absent)
+        self.present, self.absent = Order(present), Order(absent)
 
     def bear(self, tensor: int) -> None:
         """Count a tensor in that is alive from now on."""
