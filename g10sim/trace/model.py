@@ -308,7 +308,7 @@ class Trace(Displayed):
         trace numbers its tensors, policies that see them in this order treat them alike.
         """
         used = dict.fromkeys(chain.from_iterable(named(self.kernels, attrgetter("touched"))))
-        unused = (tensor for tensor in self.tensors if tensor.id not in used)
+        unused = (self.tensors[number] for number in range(len(self.tensors)) if number not in used)
         rest = sorted(unused, key=lambda tensor: (tensor.size_bytes, tensor.name))
         order = (*used, *(tensor.id for tensor in rest))
         return self if order == tuple(range(len(order))) else self._numbered(order)
