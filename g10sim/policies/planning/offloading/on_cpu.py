@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
-from g10sim.errors import UnsupportedError
 from g10sim.grouping import grouped
 from g10sim.policies.interface import PlannedMachine
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Store
@@ -15,7 +14,7 @@ from g10sim.policies.interface.parameters import Count, Declared, parameter
 from g10sim.policies.planning.moves import KernelMoves, MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.planning.offloading.partition import partitioned
-from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_cpu, require_gpu
+from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, refused, require_cpu, require_gpu
 from g10sim.policies.planning.offloading.takeover import Schedule, Takeover, parameter_bytes, taken_over
 from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import TensorKind, Trace
@@ -156,10 +155,7 @@ class WeightsBelow(StepsOnCpu):
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         """Plan when weights come and go; the moves follow. Raises UnsupportedError."""
         if self.workload.replicas > 1 and not job.trace.collectives:
-            raise UnsupportedError(
-                f"policy '{self.name}' does not share weights and optimizer between replicas; "
-                "allowed: one GPU"
-            )
+            raise refused(self.name, "does not share weights and optimizer between replicas", "one GPU")
         return super().start_job(job, machine, system)
 
     def _parameter_bytes(self, trace: Trace) -> int:

@@ -43,6 +43,11 @@ class FixedPlaces(PolicyPerJob):
         return plans
 
 
+def refused(policy: str, does: str, allowed: str) -> UnsupportedError:
+    """Return the error about what a policy does, which a machine does not allow."""
+    return UnsupportedError(f"policy '{policy}' {does}; allowed: {allowed}")
+
+
 def gpu_peak(
     trace: Trace,
     sizes: Sequence[int],
@@ -77,30 +82,24 @@ def require_gpu(policy: str, system: SystemSpec, peak: tuple[int, Kernel], what:
     needed, kernel = peak
     capacity = system.gpu.memory // system.gpu.page_size * system.gpu.page_size
     if needed > capacity:
-        raise UnsupportedError(
-            f"policy '{policy}' keeps {what} on the GPU: {format_bytes(needed)} at kernel {kernel.id} "
-            f"({kernel.name}); allowed: at most its memory, {format_bytes(capacity)}"
-        )
+        keeps = f"keeps {what} on the GPU: {format_bytes(needed)} at kernel {kernel.id} ({kernel.name})"
+        raise refused(policy, keeps, f"at most its memory, {format_bytes(capacity)}")
 
 
 def require_tier(policy: str, system: SystemSpec, name: str, needed: int, what: str) -> None:
     """Refuse a workload that needs more of a memory tier than there is. Raises UnsupportedError."""
     tier = find_tier(policy, system, name, what)
     if needed > tier.capacity:
-        raise UnsupportedError(
-            f"policy '{policy}' keeps {what} in the tier '{name}': {format_bytes(needed)}; allowed: at most "
-            f"its capacity, {format_bytes(tier.capacity)}"
-        )
+        keeps = f"keeps {what} in the tier '{name}': {format_bytes(needed)}"
+        raise refused(policy, keeps, f"at most its capacity, {format_bytes(tier.capacity)}")
 
 
 def find_tier(policy: str, system: SystemSpec, name: str, what: str) -> Tier:
     """Return a memory tier by its name. Raises UnsupportedError for one that the machine has not."""
     tier = next((tier for tier in system.all_tiers if tier.name == name), None)
     if tier is None:
-        raise UnsupportedError(
-            f"policy '{policy}' keeps {what} in the tier '{name}', which the machine has not; "
-            f"allowed: one of its tiers, {', '.join(system.kinds)}"
-        )
+        keeps = f"keeps {what} in the tier '{name}', which the machine has not"
+        raise refused(policy, keeps, f"one of its tiers, {', '.join(system.kinds)}")
     return tier
 
 
@@ -117,11 +116,7 @@ def require_cpu(policy: str, system: SystemSpec, pass_bytes: int = 0) -> None:
     Raises UnsupportedError.
     """
     if system.cpu is None:
-        raise UnsupportedError(
-            f"policy '{policy}' lets the CPU run the optimizer; allowed: with system.cpu, its optimizer_rate"
-        )
+        raise refused(policy, "lets the CPU run the optimizer", "with system.cpu, its optimizer_rate")
     if pass_bytes and system.cpu.memory_bandwidth is None:
-        raise UnsupportedError(
-            f"policy '{policy}' lets the CPU pass over memory (pass_bytes); "
-            "allowed: with system.cpu, its memory_bandwidth"
-        )
+        passes = "lets the CPU pass over memory (pass_bytes)"
+        raise refused(policy, passes, "with system.cpu, its memory_bandwidth")
