@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from g10sim.config.effects import Effect, effects_of
 from g10sim.config.quantities import texts_below
-from g10sim.errors import PolicyError, choices_text, nearest
+from g10sim.errors import PolicyError, not_found
 from g10sim.units import parse_bytes
 
 
@@ -108,9 +108,7 @@ class Declared:
         if kind == "value_error":
             return f"{name}: {details['ctx']['error']}"
         if kind == "extra_forbidden":
-            known = list(cls._declarations)
-            allowed = f"{nearest(name, known)}; allowed: {choices_text(known)}"
-            return f"{name}: found an unknown parameter{allowed}"
+            return f"{name}: found an unknown parameter{not_found(name, cls._declarations)}"
         found = repr(given[name]) if name in given else "nothing"
         return f"{name}: found {found}; allowed: {allowed_text(cls.parameter_schemas()[name])}"
 
@@ -203,8 +201,6 @@ def one_for_each(density: Density, count: int, what: str, policy: str) -> Sequen
     """Return as many densities as there is something to compress. Raises PolicyError for too few or many."""
     each = [density] * count if isinstance(density, (int, float)) else list(density)
     if len(each) != count:
-        raise PolicyError(
-            f"policy '{policy}': density: found {len(each)} densities; allowed: one for all, or one "
-            f"for each of the {count} {what}"
-        )
+        allowed = f"one for all, or one for each of the {count} {what}"
+        raise PolicyError.at(f"policy '{policy}': density", f"{len(each)} densities", allowed)
     return each

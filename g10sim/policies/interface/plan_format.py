@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
-from g10sim.errors import PlanError, choices_text, nearest, shown
+from g10sim.errors import PlanError, choices_text, not_found, shown
 from g10sim.policies.interface.contract import Move, registered_moves
 from g10sim.policies.interface.moves import Drop, Evict, Fetch, Free
 from g10sim.policies.interface.plan import MigrationPlan, Planned
@@ -50,9 +50,7 @@ _TARGETS: dict[str, Callable[[int], Move]] = {
 _Kinds: TypeAlias = Mapping[str, tuple[type[Move], TypeAdapter[Move]]]
 """Registered moves by name, each with what reads its fields."""
 
-_GUIDE_LINE = re.compile(
-    r"Issued Time: (\d{1,18}) Tensor: (\d{1,18}) G:[xo] From: (\w+), To: (\w+)", re.ASCII
-)
+_GUIDE_LINE = re.compile(r"Issued Time: (\d{1,18}) Tensor: (\d{1,18}) G:[xo] From: \w+, To: (\w+)", re.ASCII)
 _GUIDE_TARGETS = {"In_gpu": "gpu", "In_cpu": "host", "In_ssd": "flash", "Not_present": "none"}
 _GUIDE_START = b"Issued Time:"
 
@@ -146,13 +144,11 @@ def read_prefetch_guide(path: str | Path) -> MigrationPlan:
     for number, line in enumerate(read_lines(path, PlanError), 1):
         text = decode_text(path, number, line, PlanError)
         match = _GUIDE_LINE.fullmatch(text)
-        target = _GUIDE_TARGETS.get(match[4]) if match else None
-        if match is None or target is None:
-            raise PlanError(
-                f"{path}: line {number}: found {shown(text)}; allowed: 'Issued Time: KERNEL Tensor: TENSOR "
-                f"G:x|o From: PLACE, To: {'|'.join(_GUIDE_TARGETS)}'"
-            )
-        moves.append(Planned(int(match[1]), _TARGETS[target](int(match[2]))))
+        if match is None or match[3] not in _GUIDE_TARGETS:
+            form = f"Issued Time: KERNEL Tensor: TENSOR G:x|o From: PLACE, To: {'|'.join(_GUIDE_TARGETS)}"
+            raise PlanError.at(f"{path}: line {number}", shown(text), f"'{form}'")
+        make = _TARGETS[_GUIDE_TARGETS[match[3]]]
+        moves.append(Planned(int(match[1]), make(int(match[2]))))
     return MigrationPlan(tuple(moves), planner=path.name.partition(".config")[0])
 
 
@@ -177,7 +173,7 @@ def _read_move(reader: RecordReader, known: _Kinds) -> Planned:
     entry = reader.fields(common, _ENTRY)
     name = entry["move"]
     if name not in known:
-        reader.fail(f"move: found {shown(name)}{nearest(name, known)}; allowed: {choices_text(known)}")
+        reader.fail(f"move: found {shown(name)}{not_found(name, known)}")
     kind, adapter = known[name]
     try:
         move = adapter.validate_json(json.dumps(record))

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -162,10 +161,8 @@ def _check_stored(policy: Policy, name: str, given: Mapping[str, Any]) -> None:
     for key in policy.parameter_names():
         if not hasattr(policy, key) or (key in given and getattr(policy, key) != given[key]):
             found = repr(getattr(policy, key)) if hasattr(policy, key) else "no such attribute"
-            raise PolicyError(
-                f"policy '{name}': parameter '{key}': found {found}; allowed: what was given, stored as "
-                f"self.{key}"
-            )
+            place, allowed = f"policy '{name}': parameter '{key}'", f"what was given, stored as self.{key}"
+            raise PolicyError.at(place, found, allowed)
 
 
 def find(name: str) -> type[Policy]:
@@ -177,9 +174,7 @@ def find(name: str) -> type[Policy]:
         return _POLICIES[name]
     known = available()
     if name not in known:
-        raise PolicyError(
-            f"unknown policy '{name}'{nearest(name, known)}; allowed: {choices_text(known)}, or module:Class"
-        )
+        raise PolicyError(f"unknown policy '{name}'{not_found(name, known)}, or module:Class")
     return known[name]
 
 
@@ -265,13 +260,11 @@ def _own_names(cls: type, base: type) -> list[str]:
 
 def _check_name(policy: type[Policy], name: str, known: list[str]) -> None:
     meant = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    if meant.startswith(_HOOK) or get_close_matches(meant, known, 1, _CLOSE):
+    if meant.startswith(_HOOK) or nearest(meant, known, _CLOSE):
         hooks = [hook for hook in known if hook.startswith(_HOOK)]
         near = nearest(meant, hooks) or nearest(meant, known)
-        raise PolicyError(
-            f"policy '{_called(policy)}': found '{name}', which nobody asks{near}; "
-            f"allowed: the names of Policy ({', '.join(hooks)}, ...), or another name"
-        )
+        allowed = f"the names of Policy ({', '.join(hooks)}, ...), or another name"
+        raise PolicyError.at(f"policy '{_called(policy)}'", f"'{name}', which nobody asks{near}", allowed)
 
 
 def _check_type(policy: type[Policy], name: str) -> None:
