@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
+from g10sim.grouping import grouped
 from g10sim.policies.interface.contract import Move
 from g10sim.trace.model import Trace
 
@@ -90,24 +92,19 @@ def compare_plans(first: MigrationPlan, second: MigrationPlan) -> PlanComparison
     common = Counter(first.moves) & Counter(second.moves)
     same, rest_first = _split(first.moves, common)
     same_second, rest_second = _split(second.moves, common)
-    waiting: defaultdict[Move, list[Planned]] = defaultdict(list)
-    for planned in reversed(rest_second):
-        waiting[planned.move].append(planned)
+    waiting = grouped((planned.move, planned) for planned in reversed(rest_second))
     shifted, only_first = [], []
     for planned in rest_first:
-        candidates = waiting[planned.move]
-        if candidates:
+        if candidates := waiting.get(planned.move):
             shifted.append((planned, candidates.pop()))
         else:
             only_first.append(planned)
-    left = Counter(planned for candidates in waiting.values() for planned in candidates)
-    only_second, _ = _split(rest_second, left)
-    return PlanComparison(
-        tuple(same), tuple(shifted), tuple(only_first), tuple(only_second), same == same_second
-    )
+    only_second, _ = _split(rest_second, Counter(chain.from_iterable(waiting.values())))
+    return PlanComparison(same, tuple(shifted), tuple(only_first), only_second, same == same_second)
 
 
-def _split(moves: Iterable[Planned], wanted: Counter[Planned]) -> tuple[list[Planned], list[Planned]]:
+def _split(moves: Iterable[Planned], wanted: Counter[Planned]) -> tuple[tuple[Planned, ...], ...]:
+    """Return the wanted ones of some moves, as many as are wanted, and the others."""
     remaining = Counter(wanted)
     taken, left = [], []
     for planned in moves:
@@ -116,4 +113,4 @@ def _split(moves: Iterable[Planned], wanted: Counter[Planned]) -> tuple[list[Pla
             taken.append(planned)
         else:
             left.append(planned)
-    return taken, left
+    return tuple(taken), tuple(left)
