@@ -191,9 +191,9 @@ def test_steps_follow_what_is_added_and_taken_away(count, end):
     for time, size in zip(times.tolist(), sizes.tolist(), strict=True):
         values[time:] += size
     for _ in range(1500):
-        start, stop, size = *draw.integers(0, end - 1, 2).tolist(), int(draw.integers(-9, 9))
+        start, stop, size = *sorted(draw.integers(0, end - 1, 2).tolist()), int(draw.integers(-9, 9))
         steps.add(start, stop, size)
-        values[min(start, stop) : max(start, stop)] += size if start < stop else -size
+        values[start:stop] += size
         first, last = sorted(draw.integers(0, end, 2).tolist())
         assert steps.most(first, last + 1) == max(0, values[first : last + 1].max())
         assert steps.peak[0] == values.max()

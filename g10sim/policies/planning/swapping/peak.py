@@ -49,11 +49,7 @@ class Steps:
         return np.concatenate(self._times), np.concatenate(shifted)
 
     def add(self, start: int, end: int, size: int) -> None:
-        """Add to the values from ``start`` to ``end``; the other way round, take from those between."""
-        if start > end:
-            start, end, size = end, start, -size
-        if start == end:
-            return
+        """Add to the values from ``start`` to ``end``, which is not before it."""
         self._split(start)
         last = self._split(end)
         first = self._place(start)
@@ -150,19 +146,15 @@ class PeakAnalysis:
         accesses, trace = self._accesses, self._accesses.trace
         times, published = accesses.times, self._accounting == "published"
         found: list[tuple[int, int, int]] = []
-        for tensor in trace.tensors:
-            uses = trace.uses[tensor.id]
-            if not uses:
-                continue
-            if tensor.persistent:
-                found.append((tensor.id, 0, accesses.period))
-                continue
-            birth, death = uses[0], trace.deaths[tensor.id]
-            begin = birth
-            if published:
-                begin = birth + 1 if tensor.id in trace.kernels[birth].outputs else 0
-            found.append((tensor.id, times[begin], times[death]))
-            found += [(tensor.id, *accesses.interval(use)) for use in uses if use >= death]
+        for tensor, uses in enumerate(trace.uses):
+            if uses and trace.lasting[tensor]:
+                found.append((tensor, 0, accesses.period))
+            elif uses:
+                begin, death = uses[0], trace.deaths[tensor]
+                if published:
+                    begin = begin + 1 if tensor in trace.kernels[begin].outputs else 0
+                found.append((tensor, times[begin], times[death]))
+                found += [(tensor, *accesses.interval(use)) for use in uses if use >= death]
         return np.array(found, dtype=np.int64).reshape(-1, 3).T
 
     def add(self, entry: Swap | Recomputed) -> None:
