@@ -22,6 +22,7 @@ from g10sim.trace.synthetic import chain, random_trace
 from g10sim.trace.workload import Job, Workload
 
 _PRESET = "a100-40g-pcie3-znand"
+_PAGE_BYTES = 4096
 _SEEDS = (1, 2, 3)
 
 
@@ -103,11 +104,16 @@ def _system(gpu_bytes: int, host_bytes: int, gpus: int = 1, **host: Any) -> Syst
     return load_system({"preset": _PRESET, **changes})
 
 
-def _tight(trace: Trace, page_bytes: int = 4096) -> int:
+def _tight(trace: Trace) -> int:
     """GPU memory in which the trace just runs and does not fit."""
-    pages = sum(-(-tensor.size_bytes // page_bytes) for tensor in trace.tensors)
-    largest = largest_working_set(trace)[1] + page_bytes * len(trace.tensors)
-    return max(largest, min(peak_live_bytes(trace) * 6 // 10, pages * page_bytes))
+    everything = _PAGE_BYTES * sum(trace.page_sizes(_PAGE_BYTES))
+    largest = largest_working_set(trace)[1] + _PAGE_BYTES * len(trace.tensors)
+    return max(largest, min(peak_live_bytes(trace) * 6 // 10, everything))
+
+
+def _alone(job: Job, words: str, system: SystemSpec) -> Scenario:
+    """Return the scenario of a job that has a system to itself; ``words`` say what is special about that."""
+    return Scenario(f"'{job.trace.model}' with {words}", Workload((job,)), system)
 
 
 @cache
@@ -127,16 +133,13 @@ def scenarios() -> tuple[Scenario, ...]:
     for trace in traces():
         footprint, tight = footprint_bytes(trace), _tight(trace)
         for words, host in (("much", 2 * footprint), ("little", footprint // 8), ("no", 0)):
-            name = f"'{trace.model}' with {words} host memory"
-            found.append(Scenario(name, Workload((Job(trace),)), _system(tight, host)))
+            found.append(_alone(Job(trace), f"{words} host memory", _system(tight, host)))
     first, second = traces()[:2]
-    coherent = _system(_tight(first), 2 * footprint_bytes(first), kernel_access={})
-    name = f"'{first.model}' with host memory that kernels can access"
-    found.append(Scenario(name, Workload((Job(first),)), coherent))
-    ample = _system(2 * footprint_bytes(first), 2 * footprint_bytes(first)).model_dump(mode="json")
-    with_cpu = ample | {"cpu": {"optimizer_rate": "1 G/s"}}
-    name = f"'{first.model}' with a CPU for the optimizer"
-    found.append(Scenario(name, Workload((Job(first),)), load_system(with_cpu)))
+    ample = 2 * footprint_bytes(first)
+    coherent = _system(_tight(first), ample, kernel_access={})
+    found.append(_alone(Job(first), "host memory that kernels can access", coherent))
+    with_cpu = _system(ample, ample).model_dump(mode="json") | {"cpu": {"optimizer_rate": "1 G/s"}}
+    found.append(_alone(Job(first), "a CPU for the optimizer", load_system(with_cpu)))
     tight = max(_tight(first), _tight(second))
     both = Workload((Job(first), Job(second, gpu=1, arrival_cycles=100_000)))
     system = _system(tight, footprint_bytes(first), gpus=2)
@@ -148,9 +151,8 @@ def roomy() -> tuple[Scenario, ...]:
     """Every trace with GPU memory for everything, and for half more than is alive; three iterations."""
     found = []
     for trace in traces():
-        workload, pages = Workload((Job(trace, iterations=3),)), 4096 * len(trace.tensors)
+        job, pages = Job(trace, iterations=3), _PAGE_BYTES * len(trace.tensors)
         everything, alive = 2 * footprint_bytes(trace) + pages, peak_live_bytes(trace) * 3 // 2 + pages
         for words, size in (("everything", everything), ("all that is alive", alive)):
-            name = f"'{trace.model}' with room for {words}"
-            found.append(Scenario(name, workload, _system(size, everything)))
+            found.append(_alone(job, f"room for {words}", _system(size, everything)))
     return tuple(found)
