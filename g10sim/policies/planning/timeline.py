@@ -121,9 +121,7 @@ def absences(trace: Trace, sizes: Sequence[int]) -> tuple[Absence, ...]:
     """Return the inactive periods of all tensors, which have these sizes."""
     kernels, found = len(trace.kernels), []
     for period in inactive_periods(trace):
-        crosses = period.start >= period.end
-        end = period.end + (kernels if crosses else 0)
-        frozen = period.tensor in trace.frozen
-        size = sizes[period.tensor]
-        found.append(Absence(period.tensor, size, period.start, end, wraps=crosses, frozen=frozen))
+        tensor, start, end = period.tensor, period.start, period.end
+        wraps, frozen = start >= end, tensor in trace.frozen
+        found.append(Absence(tensor, sizes[tensor], start, end + kernels * wraps, wraps=wraps, frozen=frozen))
     return tuple(found)

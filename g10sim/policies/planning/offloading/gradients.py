@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
+from heapq import nlargest
 
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
 from g10sim.policies.planning.moves import births
@@ -102,11 +103,9 @@ def host_bytes(
 
     All at once, except for what is ``away``, of which it has that of ``buffers`` steps at a time.
     """
-    used = used_on_cpu(trace)
-    passing = sorted(sum(sizes[t] for t in kernel.touched if t in away) for kernel in trace.cpu_kernels)
-    return sum(sizes[tensor] for tensor in used if tensor not in away) + sum(
-        passing[-buffers:] if buffers else ()
-    )
+    staying = sum(sizes[tensor] for tensor in used_on_cpu(trace) if tensor not in away)
+    passing = (sum(sizes[t] for t in kernel.touched if t in away) for kernel in trace.cpu_kernels)
+    return staying + sum(nlargest(buffers, passing))
 
 
 def used_on_cpu(trace: Trace) -> frozenset[int]:
