@@ -104,11 +104,8 @@ def _never_faster_than_ideal(subject: Subject) -> None:
         offloads = _recorded(subject, scenario) is not scenario.workload
         for record in records.iterations:
             least = record.compute_cycles if offloads else record.ideal_cycles
-            _require(
-                record.end - record.start >= least,
-                f"{scenario.name}: iteration {record.iteration} takes {record.end - record.start} cycles, "
-                f"its kernels {least}",
-            )
+            took, iteration = record.end - record.start, f"{scenario.name}: iteration {record.iteration}"
+            _require(took >= least, f"{iteration} takes {took} cycles, its kernels {least}")
 
 
 class _OwnAddresses(Policy):

@@ -131,10 +131,8 @@ def create(spec: str | Mapping[str, Any]) -> Policy:
     known = policy.parameter_names()
     for key in parameters:
         if key not in known:
-            allowed = choices_text(known) or "no parameters"
-            raise ConfigError(
-                f"policy '{name}': unknown parameter '{key}'{nearest(key, known)}; allowed: {allowed}"
-            )
+            allowed = not_found(key, known) if known else "; allowed: no parameters"
+            raise ConfigError(f"policy '{name}': unknown parameter '{key}'{allowed}")
     try:
         made = policy(**parameters)
     except (TypeError, ValueError) as error:
