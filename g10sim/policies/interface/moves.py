@@ -202,9 +202,8 @@ class Access(TensorMove):
             allowed = choices_text(usable) or "no tier here (key kernel_access of a tier)"
             return self.refusal(state, "uses", f"lies in '{self.tier}'; allowed in place: {allowed}")
         if not state.view.is_needed(self.tensor):
-            return self.refusal(
-                state, "uses", "the kernel does not touch; allowed: its tensors, when it is about to start"
-            )
+            rule = "the kernel does not touch; allowed: its tensors, when it is about to start"
+            return self.refusal(state, "uses", rule)
         return None
 
     def apply(self, state: MoveState) -> None:

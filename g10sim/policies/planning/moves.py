@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from g10sim.policies.interface import JobPolicy, PolicyView
-from g10sim.policies.interface.moves import Fetch, Move
+from g10sim.policies.interface import Fetch, JobPolicy, Move, PolicyView
 from g10sim.trace.model import Device, Trace
 
 KernelMoves = Iterable[tuple[int, Move]]

@@ -10,8 +10,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.analysis.vitality import inactive_periods
-from g10sim.policies.interface import Planned, PlannedTier
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface import Move, Planned, PlannedTier
 from g10sim.policies.planning.channel import Interval
 from g10sim.trace.model import Trace
 

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 from heapq import nlargest
 
-from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
+from g10sim.policies.interface import Await, Evict, Fetch, Move
 from g10sim.policies.planning.moves import births
 from g10sim.policies.planning.offloading.takeover import Bucket, cpu_inputs, filled_buckets, partial_sums
 from g10sim.policies.planning.offloading.windows import Window

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
-from g10sim.policies.interface import PlannedMachine
-from g10sim.policies.interface.moves import Await, Evict, Fetch, Store
+from g10sim.policies.interface import Await, Evict, Fetch, PlannedMachine, Store
 from g10sim.policies.interface.parameters import Count, Declared, parameter
 from g10sim.policies.planning.moves import KernelMoves, MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu

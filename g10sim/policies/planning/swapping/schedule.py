@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
-from g10sim.policies.interface import MigrationPlan, Planned
-from g10sim.policies.interface.moves import Drop, Fetch
+from g10sim.policies.interface import Drop, Fetch, MigrationPlan, Planned
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
