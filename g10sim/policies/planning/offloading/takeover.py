@@ -140,14 +140,13 @@ class Launches:
 
         Each kernel of the GPU is so much ``after`` its position.
         """
-        used, written = (defaultdict[int, int](lambda: border) for _ in range(2))
+        used, written = defaultdict[int, int](lambda: border), defaultdict(lambda: border, arrivals)
         found = dict[int, int]()
         for call in calls:
             for kernel in call:
                 found[kernel.id] = kernel.id + after
                 if kernel.id in self._takes:
-                    reads = [written[tensor] for tensor in kernel.inputs]
-                    reads += [arrivals.get(tensor, border) for tensor in kernel.inputs]
+                    reads = (written[tensor] for tensor in kernel.inputs)
                     found[kernel.id] = choose([border, *reads, *(used[tensor] for tensor in kernel.outputs)])
             for kernel in call:
                 for noted, tensors in ((used, kernel.touched), (written, kernel.outputs)):
@@ -297,10 +296,9 @@ class _Rewriting:
         self._tensors = list(self._given.tensors)
         self._gradients = cpu_inputs(self._given, takeover.takes)
         self._steps = self._placed()
-        taken = [self._given.kernels[kernel] for _, kernel in self._steps]
-        read = {tensor for kernel in taken for tensor in kernel.inputs}
-        weights = dict.fromkeys(t for kernel in taken for t in kernel.outputs if t in takeover.weights)
-        self._last = {tensor: kernel.id for kernel in taken for tensor in kernel.outputs}
+        read = {tensor for _, kernel in self._steps for tensor in kernel.inputs}
+        self._last = {tensor: kernel.id for _, kernel in self._steps for tensor in kernel.outputs}
+        weights = [tensor for tensor in self._last if tensor in takeover.weights]
         self._copies = {tensor: self._added(tensor, "host copy") for tensor in weights if tensor in read}
         self._next = {t: self._added(t, "next") for t in weights} if schedule.delayed else {}
         self._signal = [] if schedule.returns or schedule.delayed else [len(self._tensors)]
@@ -314,18 +312,17 @@ class _Rewriting:
         self._tensors.append(Tensor(number, f"{like.name} ({words})", like.size_bytes, kind, persistent=True))
         return number
 
-    def _placed(self) -> list[tuple[int, int]]:
-        """Return position and number of every kernel for the CPU, in order."""
+    def _placed(self) -> list[tuple[int, Kernel]]:
+        """Return position and kernel of every step on the CPU, in order."""
         arrivals = dict[int, int]()
         if self._schedule.overlap:
             for bucket in filled_buckets(self._given, self._gradients, self._schedule.bucket_bytes):
                 arrivals.update(dict.fromkeys(bucket.tensors, bucket.ready + 1))
         launches = Launches(self._takeover, arrivals)
         wanted = 0 if self._schedule.overlap else launches.end
-        return sorted(
-            (min(latest, max(wanted, launches.earliest[kernel])), kernel)
-            for kernel, latest in launches.latest.items()
-        )
+        latest = launches.latest.items()
+        places = ((min(last, max(wanted, launches.earliest[kernel])), kernel) for kernel, last in latest)
+        return [(position, self._given.kernels[kernel]) for position, kernel in sorted(places)]
 
     def trace(self) -> Trace:
         """Return the trace."""
@@ -335,7 +332,7 @@ class _Rewriting:
         for position in range(len(self._given.kernels) + 1):
             if position == first:
                 kernels += self._before_the_steps(first)
-            for taken in map(self._given.kernels.__getitem__, steps.get(position, ())):
+            for taken in steps.get(position, ()):
                 kernels += [*self._before_step(taken), self._step(taken)]
             if position < len(self._given.kernels) and position not in self._takeover.takes:
                 kernels.append(self._given.kernels[position])
@@ -349,7 +346,7 @@ class _Rewriting:
             outputs += [self._copies[tensor]] if tensor in self._copies else []
             if tensor not in self._copies or self._last[tensor] == kernel.id:
                 outputs.append(self._next.get(tensor, tensor))
-        outputs += self._signal if kernel.id == self._steps[-1][1] else []
+        outputs += self._signal if kernel.id == self._steps[-1][1].id else []
         return replace(
             kernel,
             duration=0,
@@ -384,8 +381,8 @@ class _Rewriting:
             yield added_kernel("All gradients", gradients, [], device=Device.CPU, moved_bytes=len(gradients))
 
     def _at_the_end(self) -> Iterable[Kernel]:
-        steps = [self._given.kernels[kernel] for _, kernel in reversed(self._steps)]
-        updated = ([t for t in step.outputs if t in self._takeover.weights] for step in steps)
+        steps, weights = reversed(self._steps), self._takeover.weights
+        updated = ([tensor for tensor in step.outputs if tensor in weights] for _, step in steps)
         awaited = self._signal or next(filter(None, updated), [])
         if awaited and not self._schedule.delayed:
             yield added_kernel("Step has ended", awaited, [])
