@@ -59,16 +59,15 @@ class Budget:
 
     def debit(self, start: int, size_bytes: float, tier: str) -> None:
         """Use up budget for a transfer, from kernel ``start`` on, for at most one iteration."""
-        path, sums = self.free_bytes[tier], self._sums[tier]
-        kernel, left = start % self.num_kernels, float(size_bytes)
-        for begin, stop in ((kernel, self.num_kernels), (0, kernel)):
-            if left <= 0 or begin == stop:
-                continue
-            last = min(int(sums.searchsorted(sums[begin] + left)), stop)
-            used = path[begin:last].copy()
-            used[-1] -= max(0.0, float(sums[last] - sums[begin]) - left)
+        path, sums, left = self.free_bytes[tier], self._sums[tier], float(size_bytes)
+        for part in span_slices(start, start + self.num_kernels, self.num_kernels):
+            if left <= 0:
+                break
+            last = min(int(sums.searchsorted(sums[part.start] + left)), part.stop)
+            used = path[part.start : last].copy()
+            used[-1] -= max(0.0, float(sums[last] - sums[part.start]) - left)
             left -= float(used.sum())
-            self._take(slice(begin, last), used, tier)
+            self._take(slice(part.start, last), used, tier)
 
     def _take(self, kernels: slice, used: Floats, tier: str) -> None:
         link = self._link[kernels] = np.maximum(self._link[kernels] - used, 0.0)
