@@ -250,9 +250,8 @@ def _public(names: Iterable[str]) -> list[str]:
 
 def _own_names(cls: type, base: type) -> list[str]:
     """Return the public names that a class and its bases up to ``base`` define outside g10sim."""
-    bases = (
-        one for one in cls.__mro__[: cls.__mro__.index(base)] if not one.__module__.startswith("g10sim.")
-    )
+    above = cls.__mro__[: cls.__mro__.index(base)]
+    bases = (one for one in above if not one.__module__.startswith("g10sim."))
     return _public(dict.fromkeys(name for one in bases for name in vars(one)))
 
 

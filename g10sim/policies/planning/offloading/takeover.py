@@ -303,8 +303,7 @@ class _Rewriting:
         self._next = {t: self._added(t, "next") for t in weights} if schedule.delayed else {}
         self._signal = [] if schedule.returns or schedule.delayed else [len(self._tensors)]
         """A tensor that the last step writes, if the end of the iteration waits for it."""
-        signals = (Tensor(one, "signal", 1, TensorKind.OTHER, persistent=False) for one in self._signal)
-        self._tensors.extend(signals)
+        self._tensors += [Tensor(t, "signal", 1, TensorKind.OTHER, persistent=False) for t in self._signal]
 
     def _added(self, tensor: int, words: str) -> int:
         like = self._tensors[tensor]
