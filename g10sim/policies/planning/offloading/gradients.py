@@ -69,7 +69,6 @@ class Gradients:
         """Return the last kernel that starts to map tensors before the bucket before this one has left."""
         kernels, last = self._trace.kernels, bucket.ready
         if kernels[last].device is Device.LINKS:  # which nothing waits for until a kernel on the GPU does
-            last += 1
             while last < len(kernels) and kernels[last].device is not Device.GPU:
                 last += 1
         return last
