@@ -120,7 +120,7 @@ def absences(trace: Trace, sizes: Sequence[int]) -> tuple[Absence, ...]:
     """Return the inactive periods of all tensors, which have these sizes."""
     kernels, found = len(trace.kernels), []
     for period in inactive_periods(trace):
-        tensor, start, end = period.tensor, period.start, period.end
-        wraps, frozen = start >= end, tensor in trace.frozen
-        found.append(Absence(tensor, sizes[tensor], start, end + kernels * wraps, wraps=wraps, frozen=frozen))
+        tensor, start, wraps = period.tensor, period.start, period.start >= period.end
+        end, frozen = period.end + (kernels if wraps else 0), tensor in trace.frozen
+        found.append(Absence(tensor, sizes[tensor], start, end, wraps=wraps, frozen=frozen))
     return tuple(found)
