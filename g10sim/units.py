@@ -120,8 +120,7 @@ format_duration, format_frequency = DURATION.format, FREQUENCY.format
 
 
 def _number(amount: int, factor: int) -> str:
-    text = format(Decimal(amount) / Decimal(factor), "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return format((Decimal(amount) / factor).normalize(), "f")
 
 
 def duration_to_cycles(picoseconds: int, clock_hz: int) -> int:
