@@ -7,7 +7,7 @@ some more for what comes without a look; hatches and markers tell the same in pr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -89,18 +89,17 @@ def distinct(wanted: Mapping[Key, Look]) -> dict[Key, Look]:
             owned[key] = look
     found: dict[Key, Look] = {}
     labels: list[str] = []
-    taken = list(owned.values())
     for key, look in wanted.items():
         labels.append(look.label)
         repeated = labels.count(look.label) if look.label else 1
         if key not in owned:
-            taken.append(_spare(taken))
+            owned[key] = _spare(owned.values())
         label = look.label if repeated == 1 else f"{look.label} ({repeated})"
-        found[key] = replace(owned[key] if key in owned else taken[-1], label=label)
+        found[key] = replace(owned[key], label=label)
     return found
 
 
-def _spare(taken: list[Look]) -> Look:
+def _spare(taken: Collection[Look]) -> Look:
     """Return the first spare look of another colour than those taken, or at least of another pattern."""
     colours, pairs = {look.colour for look in taken}, {(look.colour, look.hatch) for look in taken}
     free = [look for look in _SPARE if (look.colour, look.hatch) not in pairs] or _SPARE
