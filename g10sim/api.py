@@ -192,9 +192,7 @@ def simulate(
     ``check`` tests every invariant on the way. Raises UnsupportedError when the policy, or none, can run
     the workload, and other errors of :mod:`g10sim.errors` for bad input.
     """
-    tables = _names("record", record)
-    for table in tables:
-        check_choice(table, _RECORDS, "record: found")
+    tables = _record_names(record)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError(f"seed: found {seed!r}; allowed: a whole number from 0")
     try:
@@ -260,25 +258,26 @@ def _warn_of_times(workload: Workload, gpu: str) -> None:
     for trace in {job.trace.model: job.trace for job in workload.jobs}.values():
         if warning := untimed(trace):
             warnings.warn(f"{trace.model}: {warning}", stacklevel=3)
-        timed_for = other_gpu(trace.origin, gpu)
-        if timed_for:
+        if timed_for := other_gpu(trace.origin, gpu):
             warnings.warn(told_of_other_gpu([trace.model], timed_for, gpu), stacklevel=3)
 
 
-def _names(key: str, found: Any) -> tuple[str, ...]:
-    """Return names that were given as a text or a list of texts. Raises ConfigError."""
-    if isinstance(found, str):
-        return (found,)
-    given = tuple(found) if isinstance(found, Iterable) else (found,)
-    if not all(isinstance(name, str) for name in given):
-        raise ConfigError(f"{key}: found {found!r}; allowed: a list of {', '.join(_RECORDS)}")
-    return given
+def _record_names(found: Any) -> tuple[str, ...]:
+    """Return names of records that were given as a text or a list of texts. Raises ConfigError."""
+    is_list = isinstance(found, Iterable) and not isinstance(found, str)
+    names = tuple(found) if is_list else (found,)
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"record: found {found!r}; allowed: a list of {', '.join(_RECORDS)}")
+    for name in names:
+        check_choice(name, _RECORDS, "record: found")
+    return names
 
 
 def _workload(trace: Trace | Workload | str | Path, iterations: int | Literal["auto"]) -> Workload:
     if isinstance(trace, Workload):
         return trace
-    loaded = trace if isinstance(trace, Trace) else load_trace(trace)
-    if loaded is trace:
-        check_trace(loaded, f"trace '{loaded.model}'")
-    return Workload((Job(loaded, iterations=iterations),))
+    if isinstance(trace, Trace):
+        check_trace(trace, f"trace '{trace.model}'")
+    else:
+        trace = load_trace(trace)
+    return Workload((Job(trace, iterations=iterations),))
