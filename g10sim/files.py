@@ -90,12 +90,6 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file as UTF-8, whole or not at all. Raises OSError."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(text.encode())
-
-
 @contextmanager
 def writing(path: Path | str, error: type[Exception], allowed: str = "a writable path") -> Iterator[None]:
     """Turn an OSError of the block, which writes ``path``, into ``error`` with a message about it."""
@@ -159,6 +153,7 @@ def write_yaml(path: Path, data: Mapping[str, Any]) -> str:
 
 def save_text(path: Path, text: str) -> str:
     """Write a text as UTF-8, whole or not at all; return the checksum. Raises ConfigError."""
-    with writing(path, ConfigError):
-        write_text(path, text)
-    return bytes_hash(text.encode())
+    data = text.encode()
+    with writing(path, ConfigError), replacing(path) as temporary:
+        temporary.write_bytes(data)
+    return bytes_hash(data)

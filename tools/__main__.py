@@ -12,7 +12,7 @@ from typer import Argument, Option
 from g10sim.cli.options import names_in
 from g10sim.cli.output import exit_code, say, show_table
 from g10sim.errors import ConfigError
-from g10sim.files import write_text, writing
+from g10sim.files import save_text
 from tools.calibration import calibrate as run_calibration
 from tools.calibration import read_published
 
@@ -37,8 +37,7 @@ def calibrate(
     if output.suffix != ".yaml":
         raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")
     found = run_calibration(read_published(reference), gpu, output.stem, names_in("--fit", fit))
-    with writing(output, ConfigError):
-        write_text(output, yaml.safe_dump(found.data, sort_keys=False, width=110))
+    save_text(output, yaml.safe_dump(found.data, sort_keys=False, width=110))
     rows = []
     for check in found.checks:
         named = check.model, "fit" if check.fitted else "held out", str(check.batch_size)

@@ -34,7 +34,7 @@ import typer
 import validation_page
 from rich.console import Console
 
-from g10sim.files import write_text
+from g10sim.files import save_text
 
 app = typer.Typer(help="Write the generated pages of the documentation.", add_completion=False)
 
@@ -278,7 +278,7 @@ def mutants(results: Results = Path("results/benchmarks"), output: Page = Path("
 
 
 def _write(path: Path, text: str) -> None:
-    write_text(path, text)
+    save_text(path, text)
     Console(soft_wrap=True, highlight=False).print(f"{path}: {len(text.splitlines())} lines")
 
 
