@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from g10sim.trace.model import Phase, TensorKind, Trace
@@ -49,36 +48,39 @@ class Transformer:
         return _Step(self).trace()
 
 
-def _weights(builder: TraceBuilder, layers: int, hidden: int) -> list[dict[str, int]]:
-    """Add the weights of layers, in 16 bits; returns those of each by name."""
-    kind, square = TensorKind.WEIGHT, 2 * hidden**2
-    return [
-        {
-            name: builder.tensor(f"layers.{layer}.{name}.weight", count * square, kind, persistent=True)
-            for name, count in _SQUARES.items()
-        }
-        for layer in range(layers)
-    ]
+class _Stack:
+    """Puts the trace of equal layers together, beginning with their weights in 16 bits."""
 
-
-class _Step:
-    def __init__(self, model: Transformer) -> None:
-        self._model = model
-        name = f"transformer-{model.layers}x{model.hidden}"
-        self._builder = TraceBuilder(name, model.batch)
-        self._unit = 2 * model.batch * model.sequence * model.hidden
+    def __init__(self, name: str, model: Transformer | Generation) -> None:
+        self._builder = TraceBuilder(f"{name}-{model.layers}x{model.hidden}", model.batch)
         self._square = model.hidden**2
-        self._weights = _weights(self._builder, model.layers, model.hidden)
+        self._weights = [
+            {name: self._weight(layer, name) for name in _SQUARES} for layer in range(model.layers)
+        ]
+
+    def _weight(self, layer: int, name: str) -> int:
+        size = 2 * _SQUARES[name] * self._square
+        return self._builder.tensor(f"layers.{layer}.{name}.weight", size, TensorKind.WEIGHT, persistent=True)
+
+    def _kernel(
+        self, name: str, layer: int, seconds: float, reads: list[int], writes: list[int], phase: Phase
+    ) -> None:
+        self._builder.kernel(name, _ticks(seconds), reads, writes, phase, f"layers.{layer}")
+
+
+def _ticks(seconds: float) -> int:
+    return max(1, round(seconds * TICKS_PER_SECOND))
+
+
+class _Step(_Stack):
+    def __init__(self, model: Transformer) -> None:
+        super().__init__("transformer", model)
+        self._model = model
+        self._unit = 2 * model.batch * model.sequence * model.hidden
         self._gradients: dict[int, int] = {}
 
     def _tensor(self, layer: int, name: str, units: int, kind: TensorKind = TensorKind.ACTIVATION) -> int:
         return self._builder.tensor(f"layers.{layer}.{name}", units * self._unit, kind)
-
-    def _kernel(
-        self, name: str, layer: int, flops: int, inputs: Sequence[int], outputs: Sequence[int], phase: Phase
-    ) -> None:
-        ticks = max(1, round(flops / self._model.flops_per_second * TICKS_PER_SECOND))
-        self._builder.kernel(name, ticks, inputs, outputs, phase, f"layers.{layer}")
 
     def trace(self) -> Trace:
         """Return the step."""
@@ -106,7 +108,7 @@ class _Step:
                 break  # the backward pass does not read a layer's output
             made[name] = self._tensor(layer, name, _WIDTHS[name])
             reads = [made[source], *([weights[name]] if name in weights else [])]
-            self._kernel(name, layer, 2 * self._multiplications(name), reads, [made[name]], phase)
+            self._kernel(name, layer, self._seconds(name, 2), reads, [made[name]], phase)
         return made
 
     def _backward(self, layer: int, made: dict[str, int], gradient: int) -> int:
@@ -121,16 +123,16 @@ class _Step:
             else:  # attention, which computes its scores again
                 inputs.insert(1, made[name])
                 operations = 5
-            flops = operations * self._multiplications(name)
-            self._kernel(f"{name} backward", layer, flops, inputs, outputs, Phase.BACKWARD)
+            seconds = self._seconds(name, operations)
+            self._kernel(f"{name} backward", layer, seconds, inputs, outputs, Phase.BACKWARD)
             gradient = before
         return gradient
 
-    def _multiplications(self, name: str) -> int:
-        """Return the multiplications of a kernel in the forward pass."""
+    def _seconds(self, name: str, operations: int) -> float:
+        """Return the time of some operations for each multiplication of a kernel in the forward pass."""
         model = self._model
         each = _SQUARES[name] * self._square if name in _SQUARES else 2 * model.sequence * model.hidden
-        return model.batch * model.sequence * each
+        return operations * model.batch * model.sequence * each / model.flops_per_second
 
     def _gradient_of(self, layer: int, name: str, weight: int) -> int:
         size = 2 * self._square * _SQUARES[name]
@@ -145,7 +147,7 @@ class _Step:
             state = self._builder.tensor(
                 f"{name}.state", _STATE_BYTES * count, TensorKind.OPTIMIZER_STATE, persistent=True
             )
-            ticks = max(1, round(_STEP_BYTES * count / self._model.bytes_per_second * TICKS_PER_SECOND))
+            ticks = _ticks(_STEP_BYTES * count / self._model.bytes_per_second)
             reads, writes = [self._gradients[weight], state], [state, weight]
             self._builder.kernel("adam", ticks, reads, writes, Phase.OPTIMIZER)
 
@@ -180,11 +182,10 @@ class Generation:
         return _Passes(self).trace()
 
 
-class _Passes:
+class _Passes(_Stack):
     def __init__(self, model: Generation) -> None:
+        super().__init__("generation", model)
         self._model = model
-        self._builder = TraceBuilder(f"generation-{model.layers}x{model.hidden}", model.batch)
-        self._weights = _weights(self._builder, model.layers, model.hidden)
         self._cache = [list[int]() for _ in range(model.layers)]
 
     def _tensor(self, layer: int, name: str, widths: int, tokens: int) -> int:
@@ -209,10 +210,10 @@ class _Passes:
                 made[name] = self._attention(layer, token, new, made[source])
                 continue
             made[name] = self._tensor(layer, name, _WIDTHS[name], new)
-            operations = 2 * _SQUARES[name] * self._model.hidden**2 * new * self._model.batch
+            operations = 2 * _SQUARES[name] * self._square * new * self._model.batch
             rate = self._model.token_rate if token else self._model.prompt_rate
             inputs = [made[source], self._weights[layer][name]]
-            self._kernel(name, layer, operations / rate, inputs, [made[name]])
+            self._kernel(name, layer, operations / rate, inputs, [made[name]], Phase.FORWARD)
         return made["fc2"]
 
     def _attention(self, layer: int, token: int, new: int, qkv: int) -> int:
@@ -221,12 +222,6 @@ class _Passes:
         entry = self._tensor(layer, f"cache.{token}", 2, new)
         operations = 4 * (model.prompt + token) * new * model.hidden * model.batch
         rate = model.token_attention_rate if token else model.prompt_attention_rate
-        self._kernel("attention", layer, operations / rate, [qkv, *cache], [found, entry])
+        self._kernel("attention", layer, operations / rate, [qkv, *cache], [found, entry], Phase.FORWARD)
         cache.append(entry)
         return found
-
-    def _kernel(
-        self, name: str, layer: int, seconds: float, inputs: Sequence[int], outputs: Sequence[int]
-    ) -> None:
-        ticks = max(1, round(seconds * TICKS_PER_SECOND))
-        self._builder.kernel(name, ticks, inputs, outputs, Phase.FORWARD, f"layers.{layer}")
