@@ -49,19 +49,16 @@ def in_batches(trace: Trace, count: int, place: str = "trace") -> Trace:
         for tensor in trace.tensors if batch > 1 else ():
             if tensor.id not in shared:
                 new[tensor.id] = len(tensors)
-                named = f"{tensor.name} of batch {batch}"
-                tensors.append(replace(tensor, id=len(tensors), name=named))
-        for kernel in trace.kernels:
-            layer = layers[kernel.id]
+                tensors.append(replace(tensor, id=len(tensors), name=f"{tensor.name} of batch {batch}"))
+        for kernel, layer in zip(trace.kernels, layers, strict=True):
             own = replace(kernel.renumbered(new), id=len(kernels), layer=layer, micro_batch=batch)
             kernels.append(own)
-    origin = {**trace.origin, "batches": str(count)}
     return replace(
         trace,
         batch_size=count * trace.batch_size,
         tensors=tuple(tensors),
         kernels=tuple(kernels),
-        origin=origin,
+        origin={**trace.origin, "batches": str(count)},
         given_ids=(),
     )
 
