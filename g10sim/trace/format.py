@@ -233,7 +233,7 @@ class _Reader(RecordReader):
                 continue
             block = self._block(self.fields(record, repetition), again, items, promised - count)
             first = len(items) - len(block.items)
-            blocks += [Block(tuple(items[:first])), block] if first else [block]
+            blocks += [Block(tuple(items[:first])), block]
             count += block.count - len(block.items)
             items = []
         return joined(blocks, items)

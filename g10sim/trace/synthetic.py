@@ -79,10 +79,8 @@ def _close(
     blocks: list[Block[Item]], items: list[Item], count: int, times: int, since: int = 0, shift: int = 0
 ) -> None:
     """Move items to blocks, of which the last ``count`` repeat."""
-    if count < len(items):
-        blocks.append(Block(tuple(items[: len(items) - count])))
-    if count:
-        blocks.append(Block(tuple(items[len(items) - count :]), times, since, shift))
+    first = len(items) - count
+    blocks += [Block(tuple(items[:first])), Block(tuple(items[first:]), times, since, shift)]
     items.clear()
 
 
@@ -167,13 +165,11 @@ def decode(
     kernels. Known answers: 10 * ``layers`` kernels a step, all of ``kernel_ticks`` ns.
     """
     builder = TraceBuilder(f"decode{steps}")
-    weights = [
-        [
-            builder.tensor(f"layer{i}.weight{k}", weight_bytes, TensorKind.WEIGHT, persistent=True)
-            for k in range(5)
-        ]
+    weights = {
+        (i, k): builder.tensor(f"layer{i}.weight{k}", weight_bytes, TensorKind.WEIGHT, persistent=True)
         for i in range(layers)
-    ]
+        for k in range(5)
+    }
     caches = [
         builder.tensor(f"layer{i}.cache", cache_bytes, TensorKind.BUFFER, persistent=True)
         for i in range(layers)
@@ -183,7 +179,7 @@ def decode(
         for k in range(10):
             inputs, written = [hidden], list[int]()
             if k % 2:
-                inputs.append(weights[i][k // 2])
+                inputs.append(weights[i, k // 2])
             if k == 4:
                 inputs.append(caches[i])
                 written.append(caches[i])
