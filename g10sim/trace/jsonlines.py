@@ -75,8 +75,8 @@ def read_lines(path: Path, error: type[G10SimError]) -> Iterator[bytes]:
             for line in iter(partial(file.readline, _LONGEST_LINE), b""):
                 number += 1
                 if len(line) == _LONGEST_LINE:
-                    found = f"found a line of {_LONGEST_LINE} bytes or more; allowed: shorter ones"
-                    raise error(f"{path}: line {number}: {found}")
+                    found = f"a line of {_LONGEST_LINE} bytes or more"
+                    raise error.at(f"{path}: line {number}", found, "shorter ones")
                 yield line
         except BROKEN_GZIP as found:
             reason = f"found compressed data that end or break here ({found})"
@@ -143,8 +143,7 @@ def decode_line(path: Path, number: int, line: bytes, error: type[G10SimError]) 
         reason = found.msg if isinstance(found, json.JSONDecodeError) else type(found).__name__
         raise error.at(f"{path}: line {number}", shown(text), f"one JSON object ({reason})") from found
     if type(record) is not dict or text[end:] not in _LINE_ENDS:
-        text = decode_text(path, number, line, error)
-        raise error(f"{path}: line {number}: found {shown(text)}; allowed: one JSON object")
+        raise error.at(f"{path}: line {number}", shown(text.rstrip("\r\n")), "one JSON object")
     if b"\\u" in line:
         refuse_half_characters(f"{path}: line {number}", record, error)
     return record
@@ -159,11 +158,10 @@ def refuse_half_characters(place: str, record: object, error: type[G10SimError])
 
 
 class Fields:
-    """Keys that a kind of line may have: their types, which are required, and defaults of the others."""
+    """Keys that a kind of line may have: their types, and defaults of those that are not required."""
 
     def __init__(self, required: dict[str, type], optional: dict[str, tuple[type, Any]]) -> None:
         self.types = required | {key: kind for key, (kind, _) in optional.items()}
-        self.required = frozenset(required)
         self.defaults = {key: default for key, (_, default) in optional.items()}
 
 
@@ -263,7 +261,7 @@ class RecordReader:
             if type(value) is not types[key]:
                 self.fail(f"{key}: found {shown(value)}; allowed: {_TYPE_NAMES[types[key]]}")
         for key in types:
-            if key in allowed.required and key not in record:
+            if key not in allowed.defaults and key not in record:
                 self.fail(f"found no {key}; allowed: {key} with {_TYPE_NAMES[types[key]]}")
 
     def choice(self, key: str, value: str, allowed: Mapping[str, _Choice]) -> _Choice:
