@@ -52,6 +52,10 @@ class Account:
         """Return the number of a tensor of PyTorch; None for one that the trace does not have."""
         return self.numbers.get(tensor.untyped_storage()._cdata)
 
+    def numbers_of(self, tensors: Iterable[Any]) -> set[int]:
+        """Return the numbers of those tensors of PyTorch that the trace has."""
+        return {number for number in map(self.number_of, tensors) if number is not None}
+
     def bind(self, number: int, storage: Any) -> None:
         """Let a storage that is on the device be a tensor of the trace."""
         key = storage._cdata

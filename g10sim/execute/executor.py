@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from g10sim.capture.operators import LOOK, launches_nothing
 from g10sim.errors import ExecutionError
-from g10sim.execute.account import NO_BUDGET
 from g10sim.execute.memory import Memory, Undo, written_by
 from g10sim.execute.moving import Guide, Mover
 from g10sim.execute.script import NONE, Call, Script, launches_of, operator_name, tensors_in
@@ -83,12 +82,11 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         """Prepare. Raises ExecutionError for a plan that has other moves."""
         super().__init__()
         self.reports: list[StepReport] = []
-        self._script, self._trace = script, script.trace
-        self._mover = Mover(script.trace, guide, memory)
+        self._trace = trace = script.trace
+        self._mover = Mover(trace, guide, memory)
         self.account = self._mover.account
         self._budget, self._memory = budget_bytes, memory
         self._weights, self._keeps, self._undo = tuple(weights), undo, Undo(())
-        trace = self._trace
         self._kernels = len(trace.kernels)
         self._needs = [frozenset(kernel.tensors) for kernel in trace.kernels]
         self._persistent = [tensor.persistent for tensor in trace.tensors]
@@ -124,7 +122,6 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
             yield
             self._finish()
         except BaseException:
-            self._is_open = False
             with _disable_current_modes():
                 self.account.restore()
                 self._undo.apply()
@@ -147,8 +144,8 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         with _disable_current_modes():
             for number in [number for number in account.storages if not self._persistent[number]]:
                 account.unbind(number)
-            account.budget = self._budget if self._steps else NO_BUDGET
             if self._steps:
+                account.budget = self._budget
                 self._mover.begin(self._steps - 1)
                 account.make_room(0, (), is_demanded=True)
         self._peak = account.used_bytes
@@ -307,17 +304,16 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
     def _run_list(self, work: _Work, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator on lists in the launches of the trace, each with its tensors alone."""
         results: list[Any] = []
-        done = 0
-        launches = launches_of(work.call, args, kwargs, self.account.number_of, self._needs)
+        launches = launches_of(work.call, args, kwargs, self.account.numbers_of, self._needs)
         for kernels, needed, given, named in launches:
             births = [number for kernel in kernels for number in self._born[kernel]]
             self._before(kernels, needed, births)
             self._note(func, given, named)
             result = func(*given, **named)
             if result is not None:
+                done = len(results)
                 results += result
                 self._bind_all(work.call.outputs[done : len(results)], results[done:])
-                done = len(results)
             self._peak = max(self._peak, self.account.used_bytes)
         return results or None
 
@@ -333,8 +329,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
     def _look(self, values: Iterable[Any]) -> None:
         """Have tensors on the device whose values are read outside kernels of the trace."""
         account = self.account
-        found = map(account.number_of, tensors_in(values))
-        numbers = {number for number in found if number is not None}
+        numbers = account.numbers_of(tensors_in(values))
         for number in numbers:
             if number in account.host and not account.fetch(number, numbers, "demand"):
                 self._refuse_size(numbers)

@@ -78,11 +78,9 @@ class ScriptRecorder(Recorder):
         calls, first = len(self.calls), len(self.kernels)
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if len(self.calls) > calls:
-            given: list[Any] = []
-            made: list[Any] = []
-            if len(self.kernels) > first:
-                given, made = tensors_in((*args, *(kwargs or {}).values())), tensors_in((result,))
-            read, written = ([self._record_of(tensor, None) for tensor in some] for some in (given, made))
+            has_kernels = len(self.kernels) > first
+            values = ((*args, *(kwargs or {}).values()), (result,)) if has_kernels else ((), ())
+            read, written = ([self._record_of(one, None) for one in tensors_in(some)] for some in values)
             self.noted.append((operator_name(func), first, len(self.kernels), read, written))
         return result
 
@@ -161,7 +159,7 @@ def launches_of(
     call: Call,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    number_of: Callable[[Any], int | None],
+    numbers_of: Callable[[Iterable[Any]], set[int]],
     needs: Sequence[frozenset[int]],
 ) -> Iterator[Launch]:
     """Cut an operator on lists at whole tensors: one belongs to the last launch of the trace that has it.
@@ -175,12 +173,8 @@ def launches_of(
     count = len(lists[0])
     alike = [group for group in lists if len(group) == count]
 
-    def known(tensors: Iterable[Any]) -> set[int]:
-        found = map(number_of, tensors)
-        return {number for number in found if number is not None}
-
-    numbers = [known(group[place] for group in alike) for place in range(count)]
-    singles = known(value for value in values if isinstance(value, torch.Tensor))
+    numbers = [numbers_of(group[place] for group in alike) for place in range(count)]
+    singles = numbers_of(value for value in values if isinstance(value, torch.Tensor))
     last = [
         max((k for k in range(call.first, call.end) if not needs[k].isdisjoint(found)), default=call.first)
         for found in numbers
