@@ -274,12 +274,11 @@ def _run(
 ) -> Sequence[StepReport]:
     made, policy, share = cell.made, cell.row["policy"], cell.row["budget"]
     budget = _budget(made.script, share)
-    system = running.machine(
-        measured, budget if policy == DEMAND else _budget(made.script, share, plan.reserve)
-    )
-    guide = Guide(system, None if policy == DEMAND else cell.plan)
-    if plan.live and policy != DEMAND:
-        guide = running.guided(policy, made.script.trace, system)
+    if policy == DEMAND:
+        guide = Guide(running.machine(measured, budget))
+    else:
+        system = running.machine(measured, _budget(made.script, share, plan.reserve))
+        guide = running.guided(policy, made.script.trace, system) if plan.live else Guide(system, cell.plan)
     return running.run_guided(made.source, step, made.script, guide, budget, plan.steps + _WARM, undo=False)
 
 
