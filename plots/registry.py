@@ -20,10 +20,10 @@ class Entry:
 
     The function takes the rows of results.csv, then the Parquet tables that ``tables`` names, in order. With
     ``of_one_cell`` it shows one cell of a run and takes its number as ``cell``; otherwise the figure has an
-    experiment of the same name, and is one of the G10 paper unless it is ``beyond_paper``. With ``of_sizing``
-    it takes the two tables of ``g10sim size`` instead. ``sweeps`` is a regular expression of the swept keys
-    that it shows all values of. ``most_traces`` have room on one page; of more there are several. One that
-    ``has_mean`` over all traces takes the ``whole`` results, too.
+    experiment of the same name. With ``of_sizing`` it takes the two tables of ``g10sim size`` instead.
+    ``sweeps`` is a regular expression of the swept keys that it shows all values of. ``most_traces`` have
+    room on one page; of more there are several. One that ``has_mean`` over all traces takes the ``whole``
+    results, too.
     """
 
     name: str
@@ -34,7 +34,6 @@ class Entry:
     has_mean: bool = False
     module: str = ""
     of_one_cell: bool = False
-    beyond_paper: bool = False
     of_sizing: bool = False
 
     @property
@@ -142,8 +141,7 @@ _ONE_CELL = _of(
     of_one_cell=True,
 )
 _KNEE = Entry("knee", "performance over one resource, and the least that reaches a target", of_sizing=True)
-_FURTHER = (replace(entry, beyond_paper=True) for entry in _BEYOND)
-_ALL = (*_PAPER, *_FURTHER, *_ONE_CELL, *_of("sweeps", _KNEE))
+_ALL = (*_PAPER, *_BEYOND, *_ONE_CELL, *_of("sweeps", _KNEE))
 ENTRIES: Mapping[str, Entry] = {entry.name: entry for entry in _ALL}
 
 
