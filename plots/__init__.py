@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
-"""Metadata left out of files of each format, for the same bytes every time."""
-
-_STAMP = {"pdf": "Keywords", "png": "Description"}
-"""Metadata that names the cells that a figure shows."""
+_METADATA = {"pdf": ("CreationDate", "Keywords"), "png": ("Software", "Description")}
+"""Metadata of each format: left out, for the same bytes every time, and naming the cells that are shown."""
 
 __all__ = ["chart", "draw", "drawable", "find", "pages", "results_of", "save", "save_chart", "save_pages"]
 
@@ -185,11 +182,11 @@ def save(figure: Figure, directory: str | Path, name: str) -> list[Path]:
     found = []
     with writing(Path(directory), ConfigError):
         Path(directory).mkdir(parents=True, exist_ok=True)
-        for kind, metadata in _METADATA.items():
+        for kind, (left_out, stamped) in _METADATA.items():
             found.append(Path(directory) / f"{name}.{kind}")
             with style.settings(), replacing(found[-1]) as temporary:
-                shown = {_STAMP[kind]: figure.get_gid()} if figure.get_gid() else {}
-                figure.savefig(temporary, format=kind, metadata=metadata | shown)
+                metadata = {left_out: None, stamped: figure.get_gid()}
+                figure.savefig(temporary, format=kind, metadata=metadata)
     return found
 
 
@@ -204,8 +201,6 @@ def drawable(directory: str | Path) -> tuple[str, ...]:
     figures = paper_figures()
     found = tuple(name for name in figures if (Path(directory) / name / "results.csv").is_file())
     if not found:
-        raise ConfigError(
-            f"{directory}: found results of no figure; allowed: a directory with results in "
-            f"{figures[0]}/ and so on, as 'reproduce' writes it"
-        )
+        allowed = f"a directory with results in {figures[0]}/ and so on, as 'reproduce' writes it"
+        raise ConfigError.at(directory, "results of no figure", allowed)
     return found
