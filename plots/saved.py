@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -58,8 +59,7 @@ def savings(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
         [""] * len(_METRICS) * len(rows), columns=1, row_inches=1.15, legend=legend, legend_columns=2
     )
     by_trace = style.cells_by(shown, "trace", "policy")
-    for number, axes in enumerate(made.axes):
-        metric, traces = list(_METRICS)[number % len(_METRICS)], rows[number // len(_METRICS)]
+    for axes, (traces, metric) in zip(made.axes, product(rows, _METRICS), strict=True):
         draw_groups(axes, by_trace, {trace.trace: _ticked(trace) for trace in traces}, policies, metric)
         for group, trace in enumerate(traces):
             if metric == "msr" and trace.trace in freed:
