@@ -73,7 +73,8 @@ def timeline(
     for row, shown in jobs:
         waited = shown["start"] + shown["stall_cycles"]
         for look, starts, ends in ((_COMPUTE, waited, shown["end"]), (_STALL, shown["start"], waited)):
-            rows.append((_of_job(look, row, len(jobs)), reading.busy_share(starts, ends, edges)))
+            own = look if len(jobs) == 1 else replace(look, label=f"job {int(row['job'])}\n{look.label}")
+            rows.append((own, reading.busy_share(starts, ends, edges)))
     moves = migrations[migrations["cell"] == jobs[0][0]["cell"]] if "cell" in migrations else migrations
     rows += _transfers(moves[(moves["end"] > edges[0]) & (moves["start"] < edges[-1])], edges)
     figure = new_figure(min(PAGE_INCHES, 0.45 + _ROW_INCHES * len(rows)))
@@ -132,11 +133,6 @@ def stalls(results: pd.DataFrame, kernels: pd.DataFrame, *, cell: int | None = N
 def _reported(rows: list[dict[str, Any]], kernels: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]:
     """Return each job of a cell with the kernels of its reported iteration."""
     return [(row, reading.reported_kernels(reading.of_cell(kernels, row), row)) for row in rows]
-
-
-def _of_job(look: Look, row: dict[str, Any], jobs: int) -> Look:
-    """Return a look that names the job, where there are several."""
-    return look if jobs == 1 else replace(look, label=f"job {int(row['job'])}\n{look.label}")
 
 
 def _slices(kernels: pd.DataFrame, second: float, count: int) -> tuple[list[float], list[float]]:
