@@ -23,9 +23,9 @@ from g10sim.results.columns import OK
 from g10sim.results.swept import Values
 
 _LINE_INCHES, _BAR_INCHES = 1.3, 1.25
-_CHARACTER_INCHES, _CELL_INCHES = 0.05, 0.2
-_BESIDE_EACH_OTHER, _IN_A_COLUMN = 24, 60
-"""As many bars as can be told apart in half a column, and in one."""
+_CELL_INCHES = 0.2
+_IN_A_COLUMN = 60
+"""As many bars as can be told apart in a column."""
 _ROOM = 24
 """Characters of labels that have room below half a column."""
 _FEW = 5
@@ -58,8 +58,7 @@ def line(points: Points) -> list[Figure]:
     made = _pages(points, list(points.panels.values()), _LINE_INCHES, columns=2, lines=True, shared="xy")
     for axes, panel in _panels(made, list(points.panels)):
         _set_scale(axes, points)
-        found = points.of_panel(panel)
-        _draw_line_panel(axes, points, found, places)
+        _draw_line_panel(axes, points, points.of_panel(panel), places)
         _label_places(axes, points.x, places)
     return [one.figure for one in made]
 
@@ -73,7 +72,7 @@ def bar(points: Points) -> list[Figure]:
     most = max(1, _IN_A_COLUMN // len(points.hues))
     rows = [(panel, group) for panel in points.panels for group in in_rows(list(points.x.texts), most)]
     widest = max(len(group) for _, group in rows) * len(points.hues)
-    columns = 2 if widest <= _BESIDE_EACH_OTHER else 1
+    columns = 2 if widest <= panels.BESIDE_EACH_OTHER else 1
     ticks = _ticks(list(points.x.texts.values()), _ROOM * 2 // columns // max(1, len(points.x.texts) // most))
     titles = [points.panels[panel] for panel, _ in rows]
     made = _pages(points, titles, _BAR_INCHES + ticks.inches, columns=columns, lines=False, shared="y")
@@ -187,7 +186,7 @@ def _label_places(axes: Axes, values: Values, places: Mapping[Any, float]) -> No
 
 def _draw_line_panel(axes: Axes, points: Points, found: pd.DataFrame, places: Mapping[Any, float]) -> None:
     roles = points.roles
-    lines = []
+    lines: panels.Lines = []
     for hue, look in points.hues.items():
         mine = records(found[found[roles.hue] == hue])
         lines.append((look, {row[roles.x]: row for row in mine}))
@@ -273,4 +272,4 @@ def _ticks(texts: Sequence[str], room: int) -> _Ticks:
         return _Ticks(list(texts), upright=False, inches=0.0)
     wrapped = [textwrap.fill(text, _WIDE_LABEL) for text in texts]
     longest = max(len(part) for text in wrapped for part in text.splitlines() or [""])
-    return _Ticks(wrapped, upright=True, inches=_CHARACTER_INCHES * longest)
+    return _Ticks(wrapped, upright=True, inches=panels.CHARACTER_INCHES * longest)

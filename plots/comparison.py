@@ -18,15 +18,12 @@ from g10sim.results.columns import OK, TITLES, traffic
 from g10sim.results.reading import of_cell, reported_kernels
 from g10sim.results.seeds import over_seeds
 
-_BARS_BESIDE_EACH_OTHER = 24
-"""As many bars as can be told apart in half a column."""
 _TIMES = {
     "overlap_cycles": Look(SKY, "....", label="compute, pages moving"),
     "compute_cycles": Look(WHITE, label="compute"),
     "stall_cycles": Look(RED, "////", label="stall"),
 }
 _GB = 1e9
-_CHARACTER_INCHES = 0.05
 _NAME_CHARACTERS = 11, 26  # of the room for names below stacks, at least, and of a line
 _STACK_WIDTH = 0.78
 _MEAN = "mean"
@@ -40,7 +37,7 @@ def fig11(results: pd.DataFrame, *, whole: pd.DataFrame | None = None) -> Figure
     interval. The last group is the geometric mean of the traces that all these policies run, in the
     ``whole`` results where these are one page of them.
     """
-    best = style.best_possible(style.without_ideal(results), "performance", "trace")
+    best = style.best_possible(results, "performance")
     shown = _means(style.without_ideal(results), "performance")
     policies, traces = style.looks(shown), style.trace_names(shown)
     every = shown if whole is None else _means(style.without_ideal(whole), "performance")
@@ -124,13 +121,13 @@ def fig15(results: pd.DataFrame) -> Figure:
     Dots are the bounds of policies without recomputation. Of several seeds bars are the mean, with its
     interval.
     """
-    best = style.best_possible(style.without_ideal(results), "samples_per_s", "trace")
+    best = style.best_possible(results, "samples_per_s")
     results = _means(results, "samples_per_s")
     shown = style.without_ideal(results)
     policies = style.looks(shown)
     models = style.by_model(style.trace_names(results))
     widest = max(map(len, models.values())) * len(policies)
-    columns = 2 if widest <= _BARS_BESIDE_EACH_OTHER else 1
+    columns = 2 if widest <= panels.BESIDE_EACH_OTHER else 1
     legend = panels.handles(policies.values(), shown, ideal=True, bound=bool(best))
     xlabel, ylabel = style.below(results, "batch size"), TITLES["samples_per_s"]
     made = panels.panels(
@@ -194,7 +191,7 @@ def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: st
     policies, traces = style.looks(shown), style.trace_names(shown)
     names = [textwrap.fill(look.label, _NAME_CHARACTERS[1]) for look in policies.values()]
     longest = max(len(line) for name in names for line in name.splitlines())
-    names_inches = _CHARACTER_INCHES * max(longest, _NAME_CHARACTERS[0])
+    names_inches = panels.CHARACTER_INCHES * max(longest, _NAME_CHARACTERS[0])
     made = panels.panels(
         [trace.title for trace in traces],
         columns=3,

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from g10sim.errors import ConfigError
 from g10sim.looks import BLACK, BLUE, ORANGE, Look
@@ -177,11 +176,10 @@ def flash_endurance(results: pd.DataFrame) -> Figure:
     metric = style.swept_column(shown, _YEARS, "of a system with a model of flash")
     shown = shown.assign(years=shown[metric].replace(math.inf, _MOST_YEARS))
     groups, bars = (_DRIVE, {drive: _drive(drive) for drive in drives}), ("policy", style.looks(shown))
-    level, ylabel = (_WARRANTY_YEARS, _WARRANTY), "years to rated\nprogram/erase cycles"
-    made = panels.bars_per_trace(
-        shown, groups, bars, "years", ylabel=ylabel, row_inches=1.5, level=level, shared="xy"
-    )
+    options = {"ylabel": "years to rated\nprogram/erase cycles", "row_inches": 1.5, "shared": "xy"}
+    made = panels.bars_per_trace(shown, groups, bars, "years", lines=[_WARRANTY], **options)
     for axes in made.axes:
+        panels.draw_level(axes, _WARRANTY, _WARRANTY_YEARS)
         panels.logarithmic(axes, y=True)
         axes.set_ylim(_LEAST_YEARS, _MOST_YEARS)
     return made.figure
@@ -251,9 +249,7 @@ def _label_rates(axes: Axes, rates: list[float]) -> None:
     for rate in rates:
         if rate > labelled[-1] and rate >= labelled[-1] * factor:
             labelled.append(rate)
-    axes.set_xscale("log")
-    axes.set_xticks(labelled, [f"{rate:g}" for rate in labelled])
-    axes.xaxis.set_minor_locator(NullLocator())
+    panels.label_some(axes, {rate: f"{rate:g}" for rate in labelled})
 
 
 def link_occupancy(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.DataFrame) -> Figure:

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.path import Path
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import NullFormatter, NullLocator
 from matplotlib.transforms import Affine2D
 
 from g10sim.looks import BLACK, Look
@@ -25,6 +25,11 @@ from g10sim.results.legends import legend
 
 BOUND_LOOK = Look("#117733", marker="", line="1 1", label="Bound")
 """Look of what no policy can beat."""
+
+CHARACTER_INCHES = 0.05
+"""Height of a character of a label that stands upright."""
+BESIDE_EACH_OTHER = 24
+"""As many bars as can be told apart in half a column."""
 
 _BEGINS: dict[str, Any] = {"color": BLACK, "linestyle": ":", "linewidth": 0.6}
 _MOST_BEGINS = 40
@@ -44,7 +49,7 @@ def _question_mark() -> Path:
     return shape.transformed(Affine2D().translate(-(box.x0 + box.x1) / 2, -(box.y0 + box.y1) / 2))
 
 
-Lines: TypeAlias = Sequence[tuple[Look, Mapping[Any, Mapping[str, Any]]]]
+Lines: TypeAlias = list[tuple[Look, Mapping[Any, Mapping[str, Any]]]]
 """Looks of lines, and their cells by the value on the axis."""
 
 
@@ -69,6 +74,13 @@ def _power_of_ten(value: float, _: float) -> str:
     """Return a power of ten as text: with names that hold dollar signs, no text is parsed as mathematics."""
     exponent = round(math.log10(value))
     return "10" + str(exponent).translate(_RAISED) if math.isclose(value, 10.0**exponent) else f"{value:g}"
+
+
+def label_some(axes: Axes, labels: Mapping[float, str]) -> None:
+    """Make the horizontal axis logarithmic, with labels at some places and nothing in between."""
+    axes.set_xscale("log")
+    axes.set_xticks(list(labels), list(labels.values()))
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def micro_batches_begin(rows: pd.DataFrame, place: str) -> list[int]:
@@ -241,23 +253,20 @@ def bars_per_trace(
     bars: tuple[str, Mapping[Any, Look]],
     column: str,
     *,
-    level: tuple[float, Look] | None = None,
+    lines: Iterable[Look] = (),
     **options: Any,
 ) -> Panels:
     """Draw a panel per trace with a group of bars per value of a column, a bar per value of another.
 
-    ``groups`` and ``bars`` are the columns, with labels and looks by value; ``level`` is a line across each
-    panel; ``options`` are those of :func:`panels`.
+    ``groups`` and ``bars`` are the columns, with labels and looks by value; the legend has ``lines``, too;
+    ``options`` are those of :func:`panels`.
     """
-    lines = handles([level[1]], lines=True) if level else []
-    traces, legend = style.trace_names(shown), [*handles(bars[1].values(), shown), *lines]
-    options = {"legend_columns": 3, **options}
+    traces, options = style.trace_names(shown), {"legend_columns": 3, **options}
+    legend = [*handles(bars[1].values(), shown), *handles(lines, lines=True)]
     made = panels([trace.line for trace in traces], columns=1, legend=legend, **options)
     for axes, trace in zip(made.axes, traces, strict=True):
         cells = style.cells_by(shown[shown["trace"] == trace.trace], groups[0], bars[0])
         draw_groups(axes, cells, groups[1], bars[1], column)
-        if level:
-            draw_level(axes, level[1], level[0])
     return made
 
 

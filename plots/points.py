@@ -153,7 +153,7 @@ def _check(results: pd.DataFrame, roles: Roles) -> None:
 def _check_single(shown: pd.DataFrame, roles: Roles) -> None:
     """Refuse several rows of one seed at a point. Raises ConfigError with the keys that they differ by."""
     keys = ["trace", "policy", *swept_keys(list(map(str, shown.columns)))]
-    keys += [column for column in ("job",) if column in shown]
+    keys += ["job"] if "job" in shown else []
     groups = shown.groupby(roles.columns, dropna=False)
     several = [
         key for key in keys if key not in roles.columns and (groups[key].nunique(dropna=False) > 1).any()

@@ -234,13 +234,13 @@ def at_bound(results: pd.DataFrame, metric: str) -> pd.Series[float]:
     return results[metric] * results["exec_cycles"] / results["bound_cycles"]
 
 
-def best_possible(results: pd.DataFrame, metric: str, *by: str) -> dict[Any, float]:
-    """Return what a metric would be at the bound, by the values of some columns.
+def best_possible(results: pd.DataFrame, metric: str) -> dict[Any, float]:
+    """Return what a metric would be at the bound, by trace, whatever the policy but the ideal one.
 
     Where cells have several bounds, the one that holds for all; nothing where there is none.
     """
-    best = at_bound(results, metric).dropna()
-    return dict(best.groupby([results.loc[best.index, column] for column in by]).max())
+    shown = without_ideal(results)
+    return dict(at_bound(shown, metric).groupby(shown["trace"]).max().dropna())
 
 
 def below(results: pd.DataFrame, axis: str = "") -> str:

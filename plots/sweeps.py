@@ -6,18 +6,17 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter, NullLocator
 
 from g10sim.errors import ConfigError
 from g10sim.looks import BLACK, BLUE, RED, Look
 from g10sim.plots import style
-from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, draw_lines, handles, panels
+from g10sim.plots.panels import BOUND_LOOK, Lines, Panels, draw_ideal, draw_lines, handles, label_some, panels
 from g10sim.results.columns import OK, TITLES
 from g10sim.results.seeds import over_seeds
 from g10sim.units import parse_bytes, parse_rate
@@ -29,8 +28,6 @@ _SIMULATED = Look(BLUE, marker="o", label="simulated")
 _ANSWER = Look(RED, marker="*", line="-", label="least that reaches it")
 _SHORT = 5
 """Characters of labels of which five have room below a panel."""
-_Lines: TypeAlias = list[tuple[Look, dict[float, dict[str, Any]]]]
-"""Looks of lines, and their cells by the swept value."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ def _per_batch_size(results: pd.DataFrame, sweep: Sweep, *, bound: bool = False)
     models, lines = style.by_model(style.trace_names(shown)), []
     for traces in models.values():
         pairs = zip(traces, style.series(trace.batch for trace in traces).values(), strict=True)
-        panel: _Lines = []
+        panel: Lines = []
         for trace, look in pairs:
             panel.append((look, _points(shown, sweep, trace=trace.trace)))
             if bound:
@@ -134,14 +131,11 @@ def _averaged(results: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
     return over_seeds(shown.assign(**{_BEST: style.at_bound(shown, _METRIC)}), [_METRIC, _BEST])
 
 
-def _bound_line(shown: pd.DataFrame, sweep: Sweep, trace: str, look: Look) -> _Lines:
+def _bound_line(shown: pd.DataFrame, sweep: Sweep, trace: str, look: Look) -> Lines:
     """Return the line of what a trace would do at its bound; none where no bound holds."""
     some = shown[(shown["trace"] == trace) & shown[_BEST].notna()]
     best = some.groupby(sweep.column, sort=False)[_BEST].max()
-    points = {
-        sweep.read(value): {"status": OK, _METRIC: reached, f"{_METRIC}_interval": math.nan}
-        for value, reached in best.items()
-    }
+    points = {sweep.read(value): {"status": OK, _METRIC: reached} for value, reached in best.items()}
     return [(look, points)] if points else []
 
 
@@ -153,7 +147,7 @@ def _points(shown: pd.DataFrame, sweep: Sweep, **line: str) -> dict[float, dict[
 
 
 def _draw_panels(
-    shown: pd.DataFrame, sweep: Sweep, titles: Sequence[str], lines: Sequence[_Lines], legend: Iterable[Look]
+    shown: pd.DataFrame, sweep: Sweep, titles: Sequence[str], lines: Sequence[Lines], legend: Iterable[Look]
 ) -> Panels:
     """Draw a panel with a title for each entry of ``lines``, all with the same scales."""
     values = sorted({sweep.read(value) for value in shown[sweep.column]})
@@ -177,7 +171,8 @@ def knee(sizing: pd.DataFrame, curves: pd.DataFrame) -> Figure:
     if not shown:
         raise ConfigError("sizing: found no search that applies; allowed: a system with one of the resources")
     target = Line2D([], [], **style.DASHES, label="target")
-    answer = Line2D([], [], **{**_ANSWER.curve(), "linestyle": "none", "markersize": 7})
+    star = {**_ANSWER.curve(), "markersize": 7}
+    answer = Line2D([], [], **{**star, "linestyle": "none"})
     titles, ylabel = _titles(sizing, shown), TITLES["performance"]
     legend = [*handles([_SIMULATED, BOUND_LOOK], lines=True), target, answer]
     made = panels(titles, row_inches=1.45, legend=legend, ylabel=ylabel, shared="y")
@@ -187,9 +182,7 @@ def knee(sizing: pd.DataFrame, curves: pd.DataFrame) -> Figure:
         axes.axhline(row["target"], **style.DASHES)
         if pd.notna(row["answer"]):
             at = curve.loc[curve["text"] == row["answer"], "amount"].iloc[0]
-            axes.plot(
-                [at], [row["performance"]], clip_on=False, zorder=3, **{**_ANSWER.curve(), "markersize": 7}
-            )
+            axes.plot([at], [row["performance"]], clip_on=False, zorder=3, **star)
         axes.set(ylim=(0, 1.08), xlabel=f"{curve['title'].iloc[0]} ({curve['unit'].iloc[0]})")
     return made.figure
 
@@ -201,12 +194,9 @@ def _draw_curve(axes: Axes, curve: pd.DataFrame) -> None:
     axes.plot(ran["amount"], ran["performance"], **{**_SIMULATED.curve(), "markersize": 2.5})
     least, most = curve["amount"].min(), curve["amount"].max()
     if least > 0 and most > least:
-        axes.set_xscale("log")
         ticks = _ticks(least, most, 5)
         ticks = ticks if max(map(len, ticks.values())) <= _SHORT else _ticks(least, most, 3)
-        axes.set_xticks(list(ticks), list(ticks.values()))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        label_some(axes, ticks)
 
 
 def _ticks(least: float, most: float, count: int) -> dict[float, str]:
