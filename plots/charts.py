@@ -166,21 +166,19 @@ def _places(values: Values) -> dict[Any, float]:
 
 
 def _label_places(axes: Axes, values: Values, places: Mapping[Any, float]) -> None:
+    at, texts = list(places.values()), [values.texts[value] for value in places]
     if values.numbers and "." not in values.name:
         if len(places) <= _FEW:
-            axes.set_xticks(list(places.values()), [values.texts[value] for value in places])
+            axes.set_xticks(at, texts)
         else:
             axes.locator_params(axis="x", nbins=_FEW)
         return
-    texts = [values.texts[value] for value in places]
     ticks = _ticks(texts, _ROOM)
     if values.numbers and ticks.upright:  # numbers in between can be guessed
         step = -(-sum(len(text) + 1 for text in texts) // _ROOM)
-        axes.set_xticks(
-            list(places.values()), [text if n % step == 0 else "" for n, text in enumerate(texts)]
-        )
+        axes.set_xticks(at, [text if n % step == 0 else "" for n, text in enumerate(texts)])
     else:
-        axes.set_xticks(list(places.values()), ticks.labels, rotation=90 if ticks.upright else 0)
+        axes.set_xticks(at, ticks.labels, rotation=90 if ticks.upright else 0)
     axes.set_xlim(-0.4, len(places) - 0.6)
 
 

@@ -25,8 +25,6 @@ _OF_WORKLOADS = ("trace", "model", "batch_size")
 _LEVELS = ("peak_", "footprint_", "reserved_", "largest_")
 """Beginnings of columns of bytes that lie in memory; others count bytes that moved."""
 _NAMES = {"gpu": "GPU", "ssd": "SSD", "cpu": "CPU"}
-_SERIES = 7
-"""As many series as have their own looks."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def points(results: pd.DataFrame, roles: Roles) -> Points:
 
     Raises ConfigError where columns are missing or several rows are one point.
     """
-    roles = _complete(results, roles)
+    roles = _complete(roles)
     _check(results, roles)
     is_performance = roles.y == PERFORMANCE
     shown = without_ideal(results) if is_performance else results
@@ -125,7 +123,7 @@ def _told(values: pd.Series[Any]) -> pd.Series[Any]:
     return pd.Series([NONE if pd.isna(value) else value for value in values], values.index, dtype=object)
 
 
-def _complete(results: pd.DataFrame, roles: Roles) -> Roles:
+def _complete(roles: Roles) -> Roles:
     """Fill in what is left to choose: series are policies, panels are traces, unless they are elsewhere."""
     given = {roles.x, roles.hue, roles.col}
     if not roles.hue and "policy" not in given:
@@ -212,11 +210,7 @@ def _looks(shown: pd.DataFrame, column: str) -> dict[Any, Look]:
     if column == "policy":
         return looks(shown)
     texts = named(shown, column).texts
-    own = list(series(map(str, range(min(len(texts), _SERIES)))).values())
-    own += [Look()] * (len(texts) - len(own))
-    return distinct(
-        {value: replace(look, label=text) for look, (value, text) in zip(own, texts.items(), strict=True)}
-    )
+    return distinct({value: replace(look, label=texts[value]) for value, look in series(texts).items()})
 
 
 def _panels(shown: pd.DataFrame, column: str) -> dict[Any, str]:

@@ -6,14 +6,13 @@ own looks, where they are defined.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import cycle, groupby
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -137,7 +136,7 @@ def looks(results: pd.DataFrame) -> dict[str, Look]:
 
 def series(labels: Iterable[str]) -> dict[str, Look]:
     """Return a look for each of some lines or bars that are no policies, such as batch sizes, in order."""
-    return {label: replace(look, label=label) for label, look in zip(labels, itertools.cycle(_SERIES))}
+    return {label: replace(look, label=label) for label, look in zip(labels, cycle(_SERIES))}
 
 
 def series_of_designs(results: pd.DataFrame, name: Callable[[Design], str]) -> dict[str, Look]:
