@@ -42,7 +42,7 @@ def chakra_messages(trace: Trace) -> Iterator[bytes]:
     ``duration_ns`` has them exactly. ``num_ops`` are FLOPs and ``tensor_size`` bytes moved, as ASTRA-sim's
     roofline takes them; inputs and outputs name tensors and their bytes.
     """
-    yield _text(1, VERSION) + _bytes(_METADATA_ATTRIBUTE, _named("model", _STRING, trace.model))
+    yield _text(1, VERSION) + _attribute("model", _STRING, trace.model, _METADATA_ATTRIBUTE)
     writers: dict[int, int] = {}
     start = Fraction(0)
     scale = Fraction(_MICROSECONDS_PER_SECOND, trace.ticks_per_second)
@@ -81,13 +81,10 @@ def _io(trace: Trace, tensors: Iterable[int]) -> bytes:
     return b"".join(_text(field, str(values)) for field, values in enumerate(lists, 1))
 
 
-def _attribute(name: str, field: int, value: str | int) -> bytes:
-    return _bytes(_ATTRIBUTE, _named(name, field, value))
-
-
-def _named(name: str, field: int, value: str | int) -> bytes:
+def _attribute(name: str, field: int, value: str | int, place: int = _ATTRIBUTE) -> bytes:
     """Make an AttributeProto; fields of the value's types are numbered in the schema."""
-    return _text(1, name) + (_text(field, value) if isinstance(value, str) else _number(field, value))
+    content = _text(field, value) if isinstance(value, str) else _number(field, value)
+    return _bytes(place, _text(1, name) + content)
 
 
 def _varint(value: int) -> bytes:
