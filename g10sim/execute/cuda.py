@@ -129,7 +129,9 @@ class CudaMemory(Memory):
 
     def allocated_bytes(self) -> int:
         """Return the most bytes that PyTorch's allocator gave out since it was asked last."""
-        return self._streams.allocated_bytes()
+        found: int = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return found
 
     def finish(self) -> None:
         """Give all blocks back and wait: buffers may be used again when this object is gone."""
@@ -190,12 +192,6 @@ class TorchStreams:
         """Return the seconds between two events that have happened."""
         milliseconds: float = first.elapsed_time(second)
         return milliseconds / 1e3
-
-    def allocated_bytes(self) -> int:
-        """Return the most bytes that were allocated on the device since this was asked last."""
-        found: int = torch.cuda.max_memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        return found
 
     def allocate(self, storage: Any) -> Any:
         """Allocate a block as large as a storage."""

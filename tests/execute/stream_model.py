@@ -48,9 +48,6 @@ class ModelStreams:
     def seconds_between(self, first, second):
         return 0.0
 
-    def allocated_bytes(self):
-        return 0
-
     def place(self, key, size):
         """Return where a storage lies: known, or where its allocation puts it."""
         if key not in self.places:
@@ -109,6 +106,9 @@ class ModelMemory(CudaMemory):
         self.account, self.where = None, {}
 
     awaits_copies = True
+
+    def allocated_bytes(self):
+        return 0
 
     def arrive(self, tensor):
         super().arrive(tensor)
