@@ -13,7 +13,7 @@ from g10sim.errors import ConfigError
 from g10sim.looks import BLACK, BLUE, GREEN, SKY, Look, distinct
 from g10sim.places import direction, level
 from g10sim.plots import panels
-from g10sim.plots.style import PAGE_INCHES, model_name, new_figure
+from g10sim.plots.style import model_name, new_figure
 from g10sim.results import reading
 from g10sim.results.columns import memory_levels, stall_reasons
 
@@ -77,7 +77,7 @@ def timeline(
             rows.append((own, reading.busy_share(starts, ends, edges)))
     moves = migrations[migrations["cell"] == jobs[0][0]["cell"]] if "cell" in migrations else migrations
     rows += _transfers(moves[(moves["end"] > edges[0]) & (moves["start"] < edges[-1])], edges)
-    figure = new_figure(min(PAGE_INCHES, 0.45 + _ROW_INCHES * len(rows)))
+    figure = new_figure(0.45 + _ROW_INCHES * len(rows))
     grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False)
     for axes, (look, shares) in zip(grid[:, 0], rows, strict=True):
         axes.stairs(shares, times, fill=True, facecolor=look.colour, hatch=look.hatch, linewidth=0)
@@ -117,8 +117,7 @@ def stalls(results: pd.DataFrame, kernels: pd.DataFrame, *, cell: int | None = N
     if not looks:
         number = jobs[0][0]["cell"]
         raise ConfigError(f"cell {number}: found no stalls; allowed: a cell in which kernels stall")
-    height = 1.35 + 1.25 * len(jobs) + 0.13 * -(-len(looks) // 2)
-    figure = new_figure(min(PAGE_INCHES, height))
+    figure = new_figure(1.35 + 1.25 * len(jobs) + 0.13 * -(-len(looks) // 2))
     grid = figure.subplots(len(jobs) + 1, 1, height_ratios=(*[1] * len(jobs), 1.1), squeeze=False)[:, 0]
     for axes, (row, shown) in zip(grid, jobs, strict=False):
         _draw_over_time(axes, shown, looks, second)

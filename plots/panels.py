@@ -130,7 +130,7 @@ def panels(
     lines = -(-len(legend) // legend_columns) + bool(legend_title)
     label_inches = _LABEL_INCHES * (1 + xlabel.count("\n")) if xlabel else 0
     height = rows * row_inches + lines * _LEGEND_LINE_INCHES + label_inches
-    figure = style.new_figure(min(height, style.PAGE_INCHES))
+    figure = style.new_figure(height)
     grid = figure.subplots(rows, columns, squeeze=False, sharex="x" in shared, sharey="y" in shared)
     every = [axes for row in grid for axes in row]
     for axes in every[count:]:

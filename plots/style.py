@@ -176,8 +176,8 @@ def add_note(figure: Figure, text: str) -> None:
 
 
 def new_figure(height_inches: float) -> Figure:
-    """Make an empty figure, one column wide."""
-    return Figure(figsize=(COLUMN_INCHES, height_inches), layout="constrained")
+    """Make an empty figure, one column wide, and pressed where it would be higher than a page."""
+    return Figure(figsize=(COLUMN_INCHES, min(height_inches, PAGE_INCHES)), layout="constrained")
 
 
 def _narrow(text: str, room: int) -> str:
