@@ -58,28 +58,26 @@ def pages(
         raise ConfigError(f"{name}: found a cell; allowed: none, it shows all cells of its experiment")
     if entry.of_sizing:
         return [entry.draw(*reading.read_sizing(directory))]
-    results = reading.read_results(directory)
-    told, keys = results.attrs, results.attrs[reading.KEYS]
-    results = rows_where(results, where or {})
+    results = rows_where(reading.read_results(directory), where or {})
     if not entry.of_one_cell:
         _check_sweeps(results, name, entry.sweeps)
-    shown = {cell} if cell in keys else set(results["cell"])
+    shown = {cell} if cell in results.attrs[reading.KEYS] else set(results["cell"])
     results.attrs[reading.MACHINE] = _machine(directory, results)
     tables = [reading.read_table(directory, table) for table in entry.tables]
-    with _all_columns(directory, results, keys):
+    with _all_columns(directory, results):
         figures = entry.pages(results, *tables, **named)
-    _sign(figures, told, shown)
+    _sign(figures, results, shown)
     return figures
 
 
 @contextmanager
-def _all_columns(directory: str | Path, results: pd.DataFrame, keys: Collection[int]) -> Iterator[None]:
+def _all_columns(directory: str | Path, results: pd.DataFrame) -> Iterator[None]:
     """Raise ConfigError where the block misses a column of results that no ``provenance.json`` describes."""
     try:
         yield
     except KeyError as error:
         name = error.args[0]
-        if keys or name in results:
+        if results.attrs[reading.KEYS] or name in results:
             raise
         path = Path(directory) / reading.RESULTS
         raise ConfigError.at(path, f"no column '{name}'", "a file written by 'run'") from error
@@ -136,22 +134,22 @@ def chart(
 
     if kind not in CHARTS:
         raise ConfigError(f"found no chart '{kind}'{not_found(kind, CHARTS)}")
-    results = reading.read_results(directory)
-    shown = rows_where(results, where or {})
-    with _all_columns(directory, shown, results.attrs[reading.KEYS]):
-        found = points(shown, Roles(x, y, hue, col))
+    results = rows_where(reading.read_results(directory), where or {})
+    with _all_columns(directory, results):
+        found = points(results, Roles(x, y, hue, col))
         figures = DRAWINGS[kind](found)
-    _sign(figures, results.attrs, set(shown["cell"]))
+    _sign(figures, results, set(results["cell"]))
     return figures, found.data()
 
 
-def _sign(figures: Iterable[Figure], told: Mapping[Any, Any], shown: Collection[int | None]) -> None:
+def _sign(figures: Iterable[Figure], results: pd.DataFrame, shown: Collection[int | None]) -> None:
     """Stamp figures with their cells, and note which GPUs kernel times are for, where not the systems'."""
     from g10sim.plots.style import add_note
 
-    names = sorted({name for cell, some in told[reading.TIMED_FOR].items() if cell in shown for name in some})
+    timed_for, keys = results.attrs[reading.TIMED_FOR], results.attrs[reading.KEYS]
+    names = sorted({name for cell, some in timed_for.items() if cell in shown for name in some})
     for figure in figures:
-        figure.set_gid(stamp(key for cell, key in told[reading.KEYS].items() if cell in shown))
+        figure.set_gid(stamp(key for cell, key in keys.items() if cell in shown))
         if names:
             add_note(figure, f"times: {', '.join(names)}")
 
