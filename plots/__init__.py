@@ -18,7 +18,7 @@ from g10sim.errors import ConfigError, not_found
 from g10sim.files import replacing, stamp, write_csv, writing
 from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
 from g10sim.results import reading
-from g10sim.results.swept import rows_where, several_values, swept_keys
+from g10sim.results.swept import differing_keys, rows_where, several_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +88,7 @@ def _check_sweeps(results: pd.DataFrame, figure: str, known: str) -> None:
 
     ``known`` is a regular expression of the keys that it shows all values of.
     """
-    others = [key for key in swept_keys(list(map(str, results.columns))) if not re.fullmatch(known, key)]
-    several = [key for key in others if results[key].nunique(dropna=False) > 1]
+    several = [key for key in differing_keys(results) if not re.fullmatch(f"trace|policy|{known}", key)]
     if several:
         found = " and ".join(several_values(results, key) for key in several)
         chosen = " ".join(f"--where {key}=VALUE" for key in several)

@@ -13,7 +13,7 @@ from g10sim.looks import Look, distinct
 from g10sim.plots.style import at_bound, looks, series, that_ran, trace_names, without_ideal
 from g10sim.results.columns import OK, TITLES
 from g10sim.results.seeds import interval
-from g10sim.results.swept import Values, several_values, swept_keys, values_of
+from g10sim.results.swept import Values, differing_keys, several_values, values_of
 
 PERFORMANCE = "performance"
 _BOUNDED = (PERFORMANCE, "samples_per_s")
@@ -150,8 +150,7 @@ def _check(results: pd.DataFrame, roles: Roles) -> None:
 
 def _check_single(shown: pd.DataFrame, roles: Roles) -> None:
     """Refuse several rows of one seed at a point. Raises ConfigError with the keys that they differ by."""
-    keys = ["trace", "policy", *swept_keys(list(map(str, shown.columns)))]
-    keys += ["job"] if "job" in shown else []
+    keys = [*differing_keys(shown), *(["job"] if "job" in shown else [])]
     groups = shown.groupby(roles.columns, dropna=False)
     several = [
         key for key in keys if key not in roles.columns and (groups[key].nunique(dropna=False) > 1).any()
