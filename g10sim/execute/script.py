@@ -173,7 +173,7 @@ def launches_of(
     count = len(lists[0])
     alike = [group for group in lists if len(group) == count]
 
-    numbers = [numbers_of(group[place] for group in alike) for place in range(count)]
+    numbers = list(map(numbers_of, zip(*alike, strict=True)))
     singles = numbers_of(value for value in values if isinstance(value, torch.Tensor))
     last = [
         max((k for k in range(call.first, call.end) if not needs[k].isdisjoint(found)), default=call.first)
