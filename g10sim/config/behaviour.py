@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 from g10sim.config.effects import COPIES, PAGES, Effect
 from g10sim.config.quantities import Count, Spec
 
-_PLANS = Effect(lambda run, compat: run.has_policy("plans"), "with a policy that plans", "no policy plans")
+_PLANS = Effect(lambda run, _: run.has_policy("plans"), "with a policy that plans", "no policy plans")
 _BATCHES = Effect(
-    lambda run, compat: run.is_paged and run.is_batched,
+    lambda run, _: run.is_paged and run.is_batched,
     "with transfers batched and a policy that moves pages",
     "no pages move in batches",
 )
@@ -23,17 +23,17 @@ _OWN_ADDRESSES = Effect(
     "addresses come from an allocator, and stay mapped",
 )
 _FURTHER_TIERS = Effect(
-    lambda run, compat: run.is_paged and run.has_further_tiers,
+    lambda run, _: run.is_paged and run.has_further_tiers,
     "with a policy that moves pages, and several memory tiers",
     "no pages move, or one memory tier has room",
 )
 _WITH_SSD = Effect(
-    lambda run, compat: any(tier.kind == "ssd" for tier in run.config.system.all_tiers),
+    lambda run, _: any(tier.kind == "ssd" for tier in run.config.system.all_tiers),
     "with an SSD",
     "there is no SSD",
 )
 _ITERATIONS = Effect(
-    lambda run, compat: run.most_iterations > 1, "with several iterations", "there is one iteration"
+    lambda run, _: run.most_iterations > 1, "with several iterations", "there is one iteration"
 )
 
 

@@ -37,13 +37,13 @@ def effects_of(model: type[BaseModel]) -> Mapping[str, Effect]:
 
 
 PAGES = Effect(
-    lambda run, part: run.is_paged, "with a policy that moves pages", "every policy copies whole tensors"
+    lambda run, _: run.is_paged, "with a policy that moves pages", "every policy copies whole tensors"
 )
 COPIES = Effect(
-    lambda run, part: run.copies, "with a policy that copies whole tensors", "every policy moves pages"
+    lambda run, _: run.copies, "with a policy that copies whole tensors", "every policy moves pages"
 )
 LINKS = Effect(
-    lambda run, part: run.has_links,
+    lambda run, _: run.has_links,
     "with fluid transfers or a policy that copies whole tensors",
     "batched transfers know one link",
 )

@@ -10,17 +10,17 @@ from g10sim.config import quantities
 from g10sim.config.effects import LINKS, Effect
 
 _PINS = Effect(
-    lambda run, pinned: run.copies_to_host or run.pins_on_use,
+    lambda run, _: run.copies_to_host or run.pins_on_use,
     "with a policy that copies whole tensors to the host, or pins on first use",
     "no policy pins buffers when it uses them first",
 )
 _UNPINS = Effect(
-    lambda run, pinned: run.has_policy("unpins"),
+    lambda run, _: run.has_policy("unpins"),
     "with a policy that copies whole tensors to the host, and does not keep their buffers there",
     "no buffer is unpinned",
 )
 ACCESSED = Effect(
-    lambda run, part: run.is_paged and not run.is_batched,
+    lambda run, _: run.is_paged and not run.is_batched,
     "with a policy that moves pages, except for batched transfers",
     "no kernel uses tensors where they lie",
 )
@@ -114,7 +114,7 @@ class KernelAccessSpec(quantities.Spec):
     """of a kernel; none: as fast as its path"""
 
 
-_HOST_TIER = Effect(lambda run, host: "host" in run.tiers, "with host among the tiers", "it is no tier")
+_HOST_TIER = Effect(lambda run, _: "host" in run.tiers, "with host among the tiers", "it is no tier")
 _SOCKETS = Effect(
     lambda run, host: (
         run.has_links
@@ -124,19 +124,19 @@ _SOCKETS = Effect(
     "sockets have neither limits nor tiers",
 )
 _BETWEEN_SOCKETS = Effect(
-    lambda run, host: (
+    lambda run, _: (
         run.has_links and (run.has_tier_at_socket or (run.joins_gpus and run.config.system.nvlink is None))
     ),
     "with a tier at a socket, or GPUs that send to each other over PCIe",
     "nothing goes from socket to socket",
 )
 _PINNED = Effect(
-    lambda run, host: run.copies_to_host or run.pins or run.pins_on_use,
+    lambda run, _: run.copies_to_host or run.pins or run.pins_on_use,
     "with a policy that copies whole tensors to the host, pins on first use, or names pageable ones",
     "nothing is pinned",
 )
 _COPIES_TO_HOST = Effect(
-    lambda run, host: run.copies_to_host,
+    lambda run, _: run.copies_to_host,
     "with a policy that copies whole tensors to host memory",
     "no policy does so",
 )

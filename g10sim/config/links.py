@@ -103,12 +103,12 @@ class NvlinkSpec(Spec):
 
 
 _LINKS_OR_PLANS = Effect(
-    lambda run, pcie: run.has_links or run.has_policy("plans"),
+    lambda run, _: run.has_links or run.has_policy("plans"),
     "with fluid transfers, or a policy that plans or copies whole tensors",
     "batched transfers know one link",
 )
 _SERVED = Effect(
-    lambda run, pcie: run.has_links and run.has_policy("keeps_service"),
+    lambda run, _: run.has_links and run.has_policy("keeps_service"),
     "with fluid transfers, or a policy that copies whole tensors and does not choose the service",
     "batched transfers know one link, or policies choose the service",
 )

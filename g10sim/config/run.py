@@ -114,9 +114,7 @@ class JobSpec(Spec):
             yield "found arrivals 'poisson' without 'interval'; allowed: a mean interval above 0"
 
 
-_REPLICAS = Effect(
-    lambda run, workload: run.replicas > 1, "with replicas, 2 or more", "there are no replicas"
-)
+_REPLICAS = Effect(lambda run, _: run.replicas > 1, "with replicas, 2 or more", "there are no replicas")
 _JOBS = Effect(lambda run, workload: bool(workload.jobs), "with jobs", "one job runs at a time")
 
 

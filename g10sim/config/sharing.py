@@ -10,7 +10,7 @@ from g10sim.config.effects import Effect
 from g10sim.config.quantities import Number, PositiveBytes, PositiveDuration, Spec, default_size, default_time
 
 BESIDE = Effect(
-    lambda run, part: run.shares_gpus,
+    lambda run, _: run.shares_gpus,
     "with sharing.compute time_sliced or concurrent",
     "jobs on a GPU run one after another",
 )

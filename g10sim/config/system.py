@@ -32,9 +32,7 @@ class CopyContentionSpec(quantities.Spec):
     """of a kernel's speed, while copies fill the link both ways"""
 
 
-_GPUS = Effect(
-    lambda run, gpu: run.last_gpu > 0, "with replicas, or jobs on several GPUs", "one GPU has jobs"
-)
+_GPUS = Effect(lambda run, _: run.last_gpu > 0, "with replicas, or jobs on several GPUs", "one GPU has jobs")
 
 
 class GpuSpec(quantities.Spec):
@@ -73,7 +71,7 @@ class GpuSpec(quantities.Spec):
 
 
 _FLUID = Effect(
-    lambda run, fault: run.is_paged and not run.is_batched,
+    lambda run, _: run.is_paged and not run.is_batched,
     "with fluid transfers and a policy that moves pages",
     "no faults are handled one batch after another",
 )
@@ -109,9 +107,9 @@ class PageFaultSpec(quantities.Spec):
     """of pages that make room for those that faulted. overlapped: while these arrive; serial: before"""
 
 
-_SSD_TIER = Effect(lambda run, system: "ssd" in run.tiers, "with ssd among the tiers", "it is no tier")
+_SSD_TIER = Effect(lambda run, _: "ssd" in run.tiers, "with ssd among the tiers", "it is no tier")
 _JOINED = Effect(
-    lambda run, system: run.joins_gpus,
+    lambda run, _: run.joins_gpus,
     "with replicas that exchange gradients around a ring, jobs on several GPUs, or a tier at one",
     "no GPU sends to another",
 )
