@@ -13,9 +13,8 @@ import numpy as np
 
 from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.run import UncertaintySpec
-from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
-from g10sim.config.tiers import SsdTierSpec
+from g10sim.config.tiers import MemoryTierSpec, SsdTierSpec
 from g10sim.experiment.cells import Cell, CellResult
 from g10sim.results.columns import OK
 from g10sim.results.seeds import ranged_columns
@@ -68,17 +67,15 @@ def scaled(system: SystemSpec, factors: Mapping[str, float]) -> SystemSpec:
     """
     links, drives = _fraction(factors["links"]), _fraction(factors["drives"])
     shared = tuple(_slower_link(link, links) for link in system.pcie.shared)
-    nvlink = system.nvlink and _changed(system.nvlink, links, ("bandwidth",), ())
     tier = partial(_slower_tier, links=links, drives=drives)
-    return system.model_copy(
-        update={
-            "pcie": _slower_link(system.pcie, links).model_copy(update={"shared": shared}),
-            "nvlink": nvlink,
-            "page_fault": _changed(system.page_fault, _fraction(factors["faults"]), (), ("latency",)),
-            "ssd": _slower_drive(system.ssd, drives),
-            "tiers": system.tiers and tuple(map(tier, system.tiers)),
-        }
-    )
+    slower = {
+        "pcie": _slower_link(system.pcie, links).model_copy(update={"shared": shared}),
+        "nvlink": system.nvlink and _changed(system.nvlink, links, ("bandwidth",), ()),
+        "page_fault": _changed(system.page_fault, _fraction(factors["faults"]), (), ("latency",)),
+        "ssd": system.ssd and _slower_drive(system.ssd, drives),
+        "tiers": system.tiers and tuple(map(tier, system.tiers)),
+    }
+    return system.model_copy(update=slower)
 
 
 def _fraction(factor: float) -> Fraction:
@@ -101,23 +98,18 @@ def _slower_link(link: Any, factor: Fraction) -> Any:
 
 
 def _slower_drive(drive: Any, factor: Fraction) -> Any:
-    if isinstance(drive, SsdSpec):
-        return _changed(drive.times(1 / factor), factor, (), ("latency", "write_latency"))
     if isinstance(drive, FlashSsdSpec):
         return _changed(drive, factor, ("interface",), ())
-    return drive
+    rates = ("read", "write") if isinstance(drive, SsdTierSpec) else ("read_bandwidth", "write_bandwidth")
+    slower = _changed(drive, factor, rates, ("latency", "write_latency"))
+    cache = drive.write_cache and drive.write_cache.times(1 / factor)
+    return slower.model_copy(update={"write_cache": cache})
 
 
 def _slower_tier(tier: Any, links: Fraction, drives: Fraction) -> Any:
-    if isinstance(tier, str):
-        return tier
-    if isinstance(tier, FlashSsdSpec):
-        return _slower_drive(tier, drives)
-    if not isinstance(tier, SsdTierSpec):
+    if isinstance(tier, MemoryTierSpec):
         return _changed(tier, links, ("read", "write"), ("latency",))
-    slower = _changed(tier, drives, ("read", "write"), ("latency", "write_latency"))
-    cache = tier.write_cache and tier.write_cache.times(1 / drives)
-    return slower.model_copy(update={"write_cache": cache})
+    return tier if isinstance(tier, str) else _slower_drive(tier, drives)
 
 
 def all_cells(cells: Iterable[Cell]) -> Iterator[Cell]:
