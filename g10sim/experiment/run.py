@@ -18,7 +18,6 @@ from g10sim.errors import few
 from g10sim.experiment.cells import CHANGED, Cell, CellResult, CellTask, EqualParts, change_since, finished
 from g10sim.experiment.directory import ResultsDirectory, result_rows
 from g10sim.experiment.expand import expand
-from g10sim.experiment.known_traces import KnownTraces
 from g10sim.experiment.reads import Now
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.uncertainty import all_cells
@@ -135,9 +134,9 @@ def run_experiment(
     config = run_config(document)
     directory = output or Path(config.output or Path("results") / config.name)
     store = CellStore(directory)
-    known = store.known_traces()
-    files = ResultsDirectory(directory, expand(document, check=check, limit=limit, known=known))
-    outcomes, reused = _run({config.name: files}, store, known, **running)
+    experiment = expand(document, check=check, limit=limit, known=store.known_traces)
+    files = ResultsDirectory(directory, experiment)
+    outcomes, reused = _run({config.name: files}, store, **running)
     return replace(outcomes[config.name], reused=reused)
 
 
@@ -155,19 +154,17 @@ def run_experiments(
     ConfigError, PolicyError or TraceError before anything runs; cells that fail are part of the outcomes.
     """
     store = CellStore(directory)
-    known = store.known_traces()
     experiments = {
-        name: ResultsDirectory(directory / name, expand(document, known=known), store)
+        name: ResultsDirectory(directory / name, expand(document, known=store.known_traces), store)
         for name, document in documents.items()
     }
-    outcomes, _ = _run(experiments, store, known, ended, **running)
+    outcomes, _ = _run(experiments, store, ended, **running)
     return {name: outcomes[name] for name in documents}
 
 
 def _run(
     experiments: Mapping[str, ResultsDirectory],
     store: CellStore,
-    known: KnownTraces,
     ended: Callable[[str, Outcome], None] = ignore,
     **running: Unpack[Running],
 ) -> tuple[dict[str, Outcome], int]:
@@ -195,7 +192,7 @@ def _run(
                 ended(name, outcomes[name])
 
     with store.alone():
-        known.save()
+        store.known_traces.save()
         try:
             own: Running = {**running, "progress": done}
             _, reused = run_cells(list(cells.values()), store, **own)

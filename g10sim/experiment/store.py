@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -53,8 +54,9 @@ class CellStore:
         self._lock: int | None = None
         self._is_alone = False
 
+    @cached_property
     def known_traces(self) -> KnownTraces:
-        """Return what earlier runs of this directory know about traces."""
+        """Facts that earlier runs of this directory have found about traces."""
         return KnownTraces(self._cells / _TRACES)
 
     def prepare(self) -> None:

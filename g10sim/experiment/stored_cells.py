@@ -121,7 +121,7 @@ class _Opener:
         self._trust = trust
         with nullcontext() if trust else without_plug_ins():
             found = Document(_with_paths(document.data, known), document.source)
-            self._cells = expand(found, known=CellStore(directory).known_traces()).cells
+            self._cells = expand(found, known=CellStore(directory).known_traces).cells
         self._tables: dict[str, reading.TableFile] = {}
 
     def open(self, row: dict[str, Any], job: int) -> OpenedCell:

@@ -19,7 +19,7 @@ def expanded(config, tmp_path):
     def expanded(**changes):
         store = CellStore(tmp_path / "out")
         store.prepare()
-        known = store.known_traces()
+        known = store.known_traces
         experiment = expand(Document({**config, **changes}, ""), known=known)
         known.save()
         return experiment
