@@ -39,8 +39,7 @@ class CachingPoolSpec(Spec):
     @required
     def _chunks_hold_what_they_are_for(self) -> Iterator[str]:
         for chunk, limit in (("small_chunk", "small_limit"), ("large_chunk", "large_limit")):
-            if getattr(self, chunk) < getattr(self, limit):
-                yield (
-                    f"{chunk}: found {format_bytes(getattr(self, chunk))}; allowed: at least {limit}, "
-                    f"{format_bytes(getattr(self, limit))}"
-                )
+            size, least = getattr(self, chunk), getattr(self, limit)
+            if size < least:
+                allowed = f"at least {limit}, {format_bytes(least)}"
+                yield f"{chunk}: found {format_bytes(size)}; allowed: {allowed}"

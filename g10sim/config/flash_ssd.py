@@ -155,10 +155,9 @@ class FlashSsdSpec(Attached):
         spare = self.overprovisioning * self.blocks
         needed = self.urgent_superblocks + self.streams + 2
         if spare < needed:
-            yield (
-                f"overprovisioning: found {self.overprovisioning} of {self.blocks} superblocks, {spare:.1f}; "
-                f"allowed: at least {needed}, for {self.streams} streams and garbage collection"
-            )
+            found = f"{self.overprovisioning} of {self.blocks} superblocks, {spare:.1f}"
+            allowed = f"at least {needed}, for {self.streams} streams and garbage collection"
+            yield f"overprovisioning: found {found}; allowed: {allowed}"
         if self.copy_planes is not None and self.copy_planes > self.planes:
             yield f"copy_planes: found {self.copy_planes}; allowed: 1 to {self.planes}, its planes"
 

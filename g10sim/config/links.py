@@ -46,11 +46,10 @@ class LinkSpec(Spec):
         elif None not in named.values():
             problem = "bandwidth: found with to_device and from_device, which leave it nothing to say"
             yield f"{problem}; allowed: one or the other"
-        if self.duplex is not None and not self.faster <= self.duplex <= self.inward + self.outward:
-            yield (
-                f"duplex: found {format_rate(self.duplex)}; allowed: {format_rate(self.faster)} (one "
-                f"direction) to {format_rate(self.inward + self.outward)} (both)"
-            )
+        one, both = self.faster, self.inward + self.outward
+        if self.duplex is not None and not one <= self.duplex <= both:
+            allowed = f"{format_rate(one)} (one direction) to {format_rate(both)} (both)"
+            yield f"duplex: found {format_rate(self.duplex)}; allowed: {allowed}"
 
     @property
     def inward(self) -> int:

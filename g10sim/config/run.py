@@ -32,7 +32,6 @@ def _mapping_with(key: str) -> BeforeValidator:
 
 
 def _checked_seeds(value: object) -> int | tuple[int, ...]:
-    several = isinstance(value, list | tuple)
     seeds: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple) else (value,)
     seen: set[int] = set()
     for seed in seeds:
@@ -44,7 +43,7 @@ def _checked_seeds(value: object) -> int | tuple[int, ...]:
         seen.add(seed)
     if not seeds:
         raise ValueError("found an empty list; allowed: at least one entry")
-    return seeds if several else seeds[0]
+    return seeds if isinstance(value, list | tuple) else seeds[0]
 
 
 _SEED_SCHEMA = {"type": "integer", "minimum": 0, "maximum": _LARGEST_SEED}
@@ -254,15 +253,13 @@ class RunConfig(Spec):
 
     @required
     def _jobs_fit(self) -> Iterator[str]:
+        gpus, replicas = self.system.gpu.count, self.workload.replicas or 0
         for position, job in enumerate(self.workload.jobs):
-            if job.gpu >= self.system.gpu.count:
-                yield (
-                    f"workload.jobs.{position}.gpu: found {job.gpu}; allowed: 0 to "
-                    f"{self.system.gpu.count - 1} (system.gpu.count is {self.system.gpu.count})"
-                )
-        replicas = self.workload.replicas or 0
-        if replicas > self.system.gpu.count:
-            yield f"workload.replicas: found {replicas}; allowed: 1 to {self.system.gpu.count}, one on a GPU"
+            if job.gpu >= gpus:
+                allowed = f"0 to {gpus - 1} (system.gpu.count is {gpus})"
+                yield f"workload.jobs.{position}.gpu: found {job.gpu}; allowed: {allowed}"
+        if replicas > gpus:
+            yield f"workload.replicas: found {replicas}; allowed: 1 to {gpus}, one on a GPU"
 
     @property
     def seeds(self) -> tuple[int, ...]:

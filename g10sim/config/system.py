@@ -155,20 +155,16 @@ class SystemSpec(Displayed, quantities.Spec):
     @quantities.required
     def _links_form_a_tree(self) -> Iterator[str]:
         for number, link in enumerate(self.pcie.shared):
-            seen = self.pcie.shared[:number]
-            unknown = [gpu for gpu in link.gpus if not 0 <= gpu < self.gpu.count]
-            if unknown:
-                yield (
-                    f"pcie.shared: link '{link.name}' names GPU {unknown[0]}; "
-                    f"allowed: 0 to {self.gpu.count - 1} (gpu.count is {self.gpu.count})"
-                )
+            seen, count = self.pcie.shared[:number], self.gpu.count
+            for gpu in link.gpus:
+                if not 0 <= gpu < count:
+                    allowed = f"0 to {count - 1} (gpu.count is {count})"
+                    yield f"pcie.shared: link '{link.name}' names GPU {gpu}; allowed: {allowed}"
             for other in seen:
                 common = set(link.gpus) & set(other.gpus)
                 if common and common not in (set(link.gpus), set(other.gpus)):
-                    yield (
-                        f"pcie.shared: links '{other.name}' and '{link.name}' overlap without one "
-                        "containing the other; allowed: a tree"
-                    )
+                    both = f"pcie.shared: links '{other.name}' and '{link.name}'"
+                    yield f"{both} overlap without one containing the other; allowed: a tree"
             if any(other.name == link.name for other in seen):
                 yield f"pcie.shared: two links are called '{link.name}'; allowed: unique names"
 
@@ -183,11 +179,10 @@ class SystemSpec(Displayed, quantities.Spec):
         links = [link.name for link in self.pcie.shared]
         if self.ssd is None and "ssd" in (self.tiers or ("ssd",)):
             yield "ssd: found nothing (the key is missing); allowed: a mapping, or tiers without it"
-        if self.ssd is not None and self.ssd.behind is not None and self.ssd.behind not in links:
-            yield (
-                f"ssd.behind: found '{self.ssd.behind}'{nearest(self.ssd.behind, links)}; allowed: "
-                f"{choices_text(links) or 'none, as there are no shared links'}"
-            )
+        behind = None if self.ssd is None else self.ssd.behind
+        if behind is not None and behind not in links:
+            allowed = choices_text(links) or "none, as there are no shared links"
+            yield f"ssd.behind: found '{behind}'{nearest(behind, links)}; allowed: {allowed}"
         points = (*links, *self.sockets, *(f"gpu{gpu}" for gpu in range(self.gpu.count)))
         for number, tier in enumerate(self.all_tiers):
             problem = self._problem(tier, self.all_tiers[:number], points)
@@ -243,11 +238,10 @@ class SystemSpec(Displayed, quantities.Spec):
     @quantities.required
     def _every_gpu_hangs_on_one_socket(self) -> Iterator[str]:
         hung = [gpu for socket in self.host.sockets for gpu in socket.gpus]
-        if hung and sorted(hung) != list(range(self.gpu.count)):
-            yield (
-                f"host.sockets: found GPUs {sorted(hung)}; allowed: each of 0 to {self.gpu.count - 1} once "
-                f"(gpu.count is {self.gpu.count})"
-            )
+        count = self.gpu.count
+        if hung and sorted(hung) != list(range(count)):
+            allowed = f"each of 0 to {count - 1} once (gpu.count is {count})"
+            yield f"host.sockets: found GPUs {sorted(hung)}; allowed: {allowed}"
         if self.host.inter_socket_bandwidth is not None and len(self.host.sockets) < 2:
             yield "host.inter_socket_bandwidth: found without several sockets; allowed: with them"
 

@@ -182,10 +182,9 @@ def load_input(named: TraceInput) -> Trace:
     """
     trace = load_trace(named.path)
     if trace_hash(trace) != named.sha256:
-        raise TraceError(
-            f"{named.path}: is not the trace that the run began with (sha256 {named.sha256[:12]}); "
-            "allowed: leaving traces alone while a run lasts, the same files for all workers"
-        )
+        problem = f"{named.path}: is not the trace that the run began with (sha256 {named.sha256[:12]})"
+        allowed = "leaving traces alone while a run lasts, the same files for all workers"
+        raise TraceError(f"{problem}; allowed: {allowed}")
     if not named.gpu:
         return trace
     from g10sim.analysis.gpus import load_gpu, retimed  # loads tables that few runs need

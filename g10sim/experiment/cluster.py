@@ -109,10 +109,8 @@ def _within(seconds: float, scheduler: str) -> Client:
 
 
 def _no_scheduler(scheduler: str, reason: str) -> ConfigError:
-    return ConfigError(
-        f"scheduler {scheduler}: found no Dask scheduler there ({reason}); "
-        "allowed: the address of one that runs, such as tcp://HOST:8786, or its scheduler file"
-    )
+    allowed = "the address of one that runs, such as tcp://HOST:8786, or its scheduler file"
+    return ConfigError.at(f"scheduler {scheduler}", f"no Dask scheduler there ({reason})", allowed)
 
 
 def _connected(scheduler: str) -> Client:
@@ -125,10 +123,9 @@ def _connected(scheduler: str) -> Client:
     try:
         address = Path(scheduler).read_text(encoding="utf-8") if from_file else scheduler
         if "tls://" in address and Security().get_connection_args("client")["ssl_context"] is None:
-            raise ConfigError(
-                f"scheduler {scheduler}: found no certificates for TLS in Dask's configuration; "
-                "allowed: keys client.cert, client.key and ca-file of distributed.comm.tls"
-            )
+            found = "no certificates for TLS in Dask's configuration"
+            allowed = "keys client.cert, client.key and ca-file of distributed.comm.tls"
+            raise ConfigError.at(f"scheduler {scheduler}", found, allowed)
         known: dict[str, Any] = {"scheduler_file" if from_file else "address": scheduler}
         return Client(**known, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
     except ConfigError:
@@ -144,10 +141,8 @@ def _on_worker(order: bytes, marker: str) -> CellResult:
     worker = get_worker()
     address, key = str(worker.address), worker.get_current_task()
     if not _is_there(marker):
-        directory = Path(marker).parent
-        return crashed(
-            f"worker {address} does not see {directory}; allowed: workers that share this directory"
-        )
+        problem = f"worker {address} does not see {Path(marker).parent}"
+        return crashed(f"{problem}; allowed: workers that share this directory")
 
     def is_wanted() -> bool:
         task = worker.state.tasks.get(key)  # is cancelled when the connection of the client ends

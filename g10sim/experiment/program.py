@@ -103,7 +103,5 @@ def _check_compiled(path: Path) -> None:
             os.utime(compiled, ns=(compiled_is.st_atime_ns, compiled_is.st_mtime_ns))  # renews its inode
             return
         compiled.unlink()
-    raise ConfigError(
-        f"{path}: was edited without a change of size and time, and Python has loaded what it was before; "
-        "allowed: the same command again"
-    )
+    problem = "was edited without a change of size and time, and Python has loaded what it was before"
+    raise ConfigError(f"{path}: {problem}; allowed: the same command again")

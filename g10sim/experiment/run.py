@@ -214,18 +214,16 @@ def _finished(files: ResultsDirectory) -> Outcome:
 
 def slow_policies(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[str]:
     """Yield a warning for each plug-in in whose methods most of the time of some cell passed."""
-    shares: dict[str, list[float]] = {}
+    most: dict[str, float] = {}
     for cell, result in zip(cells, results, strict=True):
         whole = result.timing.get("wall_seconds", 0.0)
         if result.origin.get("plug_in") and whole >= _NOTICED_SECONDS:
             share = result.timing.get("policy_seconds", 0.0) / whole
-            shares.setdefault(cell.label, []).append(share)
-    for label, found in shares.items():
-        if max(found) > _MOST_OF_TIME:
-            yield (
-                f"policy {label} took {max(found):.0%} of the time of a cell in its own methods (column "
-                f"policy_seconds of timing.csv); {_SHOWS_METHODS} shows which"
-            )
+            most[cell.label] = max(share, most.get(cell.label, 0.0))
+    for label, share in most.items():
+        if share > _MOST_OF_TIME:
+            took = f"took {share:.0%} of the time of a cell in its own methods"
+            yield f"policy {label} {took} (column policy_seconds of timing.csv); {_SHOWS_METHODS} shows which"
 
 
 def _unsteady(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[str]:

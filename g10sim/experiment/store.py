@@ -97,10 +97,9 @@ class CellStore:
         except OSError as error:
             os.close(lock)
             if isinstance(error, BlockingIOError):
-                raise ConfigError(
-                    f"output {self.directory}: is being written by another run; allowed: another directory, "
-                    "or the same one when that run has ended"
-                ) from error
+                problem = f"output {self.directory}: is being written by another run"
+                allowed = "another directory, or the same one when that run has ended"
+                raise ConfigError(f"{problem}; allowed: {allowed}") from error
             if error.errno not in _NO_LOCKS:
                 raise
             return None

@@ -165,11 +165,10 @@ class _Opener:
             problem = f"{self._directory}: found no cell {number} in config.yaml"
             raise ConfigError(f"{problem}; allowed: 0 to {len(self._cells) - 1}")
         cell = self._cells[number]
-        if not self._trust and names_code(cell.policy["name"]):
-            raise ConfigError(
-                f"cell {number}: its policy {cell.policy['name']} is code that would be imported and run; "
-                "allowed: --trust, for results whose origin you trust"
-            )
+        policy = cell.policy["name"]
+        if not self._trust and names_code(policy):
+            problem = f"cell {number}: its policy {policy} is code that would be imported and run"
+            raise ConfigError(f"{problem}; allowed: --trust, for results whose origin you trust")
         hashes = {trace["path"]: trace["sha256"] for trace in self._provenance["traces"].values()}
         for job in cell.jobs:
             if hashes.get(job.trace.path, job.trace.sha256) != job.trace.sha256:

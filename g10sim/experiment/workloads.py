@@ -126,11 +126,9 @@ class Workloads:
 
         name = config.system.gpu.name
         if name not in gpu_names():
-            raise self._document.error(
-                ("workload", "kernel_times"),
-                f"found system, whose gpu.name is '{name}'; allowed: trace, or a system with one of "
-                f"{choices_text(gpu_names())}",
-            )
+            allowed = f"trace, or a system with one of {choices_text(gpu_names())}"
+            message = f"found system, whose gpu.name is '{name}'; allowed: {allowed}"
+            raise self._document.error(("workload", "kernel_times"), message)
         return load_gpu(name)
 
 
