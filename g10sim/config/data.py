@@ -31,10 +31,9 @@ def find_file(name: str | Path, beside: Path | None = None) -> Path:
     A relative name is tried in the working directory, then in ``beside`` (the configuration's own
     directory), then in the bundled data. Raises ConfigError when there is none.
     """
-    candidates = [directory / name for directory in _directories(beside)]
-    for path in candidates:
-        if _is_file(path):
-            return path
+    for directory in _directories(beside):
+        if _is_file(directory / name):
+            return directory / name
     problem = f"found {shown(str(name), _MOST_SHOWN)}, which is no file in {_places(beside)}"
     raise ConfigError(f"{problem}{nearest(str(name), _bundled(), _ALIKE)}; allowed: an existing file")
 

@@ -157,8 +157,7 @@ def _check_sweep_key(key: str, config: RunConfig, document: Document) -> None:
         problem = f"found a key that cannot be swept{nearest(top, _SWEEPABLE)}"
         raise document.error(path, f"{problem}; allowed: keys of {choices_text(_SWEEPABLE)}")
     whole = key in ("policies", "workload") or key.startswith("workload.trace")
-    whole = whole or (top == "policies" and rest[1:] == ["name"])
-    if whole:
+    if whole or (top == "policies" and rest[1:] == ["name"]):
         allowed = "several entries of 'policies' or 'workload.trace'"
         raise document.error(path, f"found a whole list; allowed: {allowed}")
     if top == "policies" and not (len(rest) > 1 and _is_position(rest[0], len(config.policies))):

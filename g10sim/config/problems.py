@@ -17,8 +17,8 @@ from g10sim.errors import ConfigError, not_found, shown
 Item = TypeVar("Item")
 
 _MOST_SHOWN = 200
-_MOST_TELLING = {"extra_forbidden": 0, "missing": 1}
-"""Kinds of problems that come before all others, and their ranks."""
+_RANKS = {"extra_forbidden": 0, "missing": 1}
+"""Ranks of the most telling kinds of problems, which come before all others."""
 
 
 def describe(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
@@ -31,8 +31,7 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPa
 
     Next to an unknown key a missing one is left out: the one is often a misspelling of the other.
     """
-    ranks = _MOST_TELLING
-    found = sorted(error.errors(include_url=False), key=lambda one: ranks.get(one["type"], len(ranks)))
+    found = sorted(error.errors(include_url=False), key=lambda one: _RANKS.get(one["type"], len(_RANKS)))
     unknown = {details["loc"][:-1] for details in found if details["type"] == "extra_forbidden"}
     return [
         _described(details, model)
@@ -45,7 +44,7 @@ def _described(details: ErrorDetails, model: type[BaseModel]) -> tuple[KeyPath, 
     path, above, here = _follow(tuple(details["loc"]), model)
     if details["type"] == "value_error":
         return _own(path, str(details["ctx"]["error"]))
-    if details["type"] == "extra_forbidden" and (where := _belongs(str(path[-1]), model, path[:-1])):
+    if details["type"] == "extra_forbidden" and len(path) == 1 and (where := _belongs(str(path[0]), model)):
         known = ", ".join(sorted(_fields(above)))
         return path, f"found an unknown key (did you mean '{where}'?); allowed: {known}"
     if details["type"] == "union_tag_invalid":
@@ -55,12 +54,10 @@ def _described(details: ErrorDetails, model: type[BaseModel]) -> tuple[KeyPath, 
     return path, _message(details, str(path[-1]) if path else "", _fields(above), _fields(here))
 
 
-def _belongs(key: str, model: type[BaseModel], above: KeyPath) -> str:
-    """Return where a key at the top would be known, one level down; nothing if nowhere."""
-    for name, field in model.model_fields.items() if not above else ():
-        if key not in model.model_fields and any(
-            key in one.model_fields for _, one in _models_in(field.annotation, "")
-        ):
+def _belongs(key: str, model: type[BaseModel]) -> str:
+    """Return where an unknown key at the top would be known, one level down; nothing if nowhere."""
+    for name, field in model.model_fields.items():
+        if any(key in one.model_fields for _, one in _models_in(field.annotation, "")):
             return f"{name}.{key}"
     return ""
 

@@ -222,18 +222,18 @@ class SystemSpec(Displayed, quantities.Spec):
         return tuple(self._tier(index, entry) for index, entry in enumerate(self.tiers or ("host", "ssd")))
 
     def _tier(self, index: int, entry: TierEntry) -> Tier:
+        name = entry if isinstance(entry, str) else entry.name
+        place, host = located(index, name), self.host
         if entry == "host":
-            place, host = located(index, "host"), self.host
-            return Tier(place, "host", "memory", host.memory, kernel_access=host.kernel_access)
+            return Tier(place, name, "memory", host.memory, kernel_access=host.kernel_access)
         if isinstance(entry, MemoryTierSpec):
-            place, latency = located(index, entry.name), entry.latency
-            numbers = entry.capacity, entry.read, entry.write, latency, latency
-            return Tier(place, entry.name, "memory", *numbers, entry.at, kernel_access=entry.kernel_access)
+            numbers = entry.capacity, entry.read, entry.write, entry.latency, entry.latency
+            return Tier(place, name, "memory", *numbers, entry.at, kernel_access=entry.kernel_access)
         if not isinstance(entry, str):
-            return ssd_tier(located(index, entry.name), entry.name, entry.drive, entry.at)
+            return ssd_tier(place, name, entry.drive, entry.at)
         if self.ssd is None:
             raise InvariantError("a system without an SSD has a tier for it")
-        return ssd_tier(located(index, "ssd"), "ssd", self.ssd)
+        return ssd_tier(place, name, self.ssd)
 
     @quantities.required
     def _every_gpu_hangs_on_one_socket(self) -> Iterator[str]:
