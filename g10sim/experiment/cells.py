@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from sys import intern
 from typing import Any, Literal
@@ -127,11 +127,10 @@ class Cell:
 
     def workload(self, load: Callable[[TraceInput], Trace] | None = None) -> Workload:
         """Load the traces, with ``load`` if it is given. Raises TraceError, also for one that has changed."""
-        clock, load = self.system.gpu.clock, load or load_input
-        traces = {trace: load(trace) for trace in dict.fromkeys(job.trace for job in self.jobs)}
+        clock, load_once = self.system.gpu.clock, cache(load or load_input)
         jobs = []
         for job in self.jobs:
-            trace = times_factors(traces[job.trace], self.kernel_factors)
+            trace = times_factors(load_once(job.trace), self.kernel_factors)
             arrival = duration_to_cycles(job.arrival_picoseconds, clock)
             jobs.append(Job(trace, job.gpu, arrival, job.iterations, job.priority))
         return Workload(tuple(jobs), self.variation, self.seed, self.sharing, self.exchange)

@@ -154,10 +154,8 @@ def _on_worker(order: bytes, marker: str) -> CellResult:
 def _is_there(path: str) -> bool:
     try:
         Path(path).stat()
-    except FileNotFoundError:
-        return False
-    except OSError:  # a network file system that hesitates
-        return True
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)  # a network file system may hesitate
     return True
 
 

@@ -97,9 +97,8 @@ def _check_compiled(path: Path) -> None:
     if (time, size) != (int(source_is.st_mtime), source_is.st_size):  # Python compiles it itself
         return
     with suppress(OSError):
-        if marshal.loads(data[_HEAD_OF_COMPILED:]) == compile(
-            path.read_bytes(), path, "exec", dont_inherit=True
-        ):
+        compiled_now = compile(path.read_bytes(), path, "exec", dont_inherit=True)
+        if marshal.loads(data[_HEAD_OF_COMPILED:]) == compiled_now:
             os.utime(compiled, ns=(compiled_is.st_atime_ns, compiled_is.st_mtime_ns))  # renews its inode
             return
         compiled.unlink()

@@ -71,9 +71,8 @@ class Reads:
             if found:
                 return bool(self._own) and rest.strip(os.sep).split(os.sep)[0].partition(".")[0] == self._own
         real = os.path.realpath(path)
-        return not (path + os.sep).startswith(_ASIDE) and self._aside.isdisjoint(
-            (real, os.path.dirname(real))
-        )
+        is_aside = not self._aside.isdisjoint((real, os.path.dirname(real)))
+        return not is_aside and not (path + os.sep).startswith(_ASIDE)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Take an audit event."""

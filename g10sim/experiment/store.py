@@ -215,8 +215,7 @@ class CellStore:
                 for name in types.keys() - part.column_names:
                     part = part.append_column(name, pa.repeat(pa.scalar(0, types[name]), part.num_rows))
                 part = part.select(list(types))
-                column = pa.array([cell] * part.num_rows, type=pa.int64())
-                part = part.add_column(0, "cell", column)
+                part = part.add_column(0, "cell", pa.array([cell] * part.num_rows, type=pa.int64()))
                 part = part.replace_schema_metadata({KEYS_FIELD: json.dumps(keys)})
                 writer = writer or pq.ParquetWriter(path, part.schema)
                 writer.write_table(part)

@@ -86,8 +86,6 @@ class LocalProcesses:
                     worker.give(task)
                     running[worker.connection] = worker
                 for ready in self._ready(running):
-                    if not isinstance(ready, Connection):
-                        continue
                     worker = running.pop(ready)
                     result = worker.result()
                     free.append(worker.slot)

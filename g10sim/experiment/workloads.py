@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,7 +143,4 @@ def arrivals(job: JobSpec, seed: int, position: int) -> tuple[int, ...]:
     if job.arrivals == "poisson":
         generator = np.random.default_rng([seed, position])
         gaps = [round(gap) for gap in generator.exponential(job.interval, job.copies - 1)]
-    times = [job.arrival]
-    for gap in gaps:
-        times.append(times[-1] + int(gap))
-    return tuple(times)
+    return tuple(accumulate(gaps, initial=job.arrival))
