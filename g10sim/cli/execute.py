@@ -25,15 +25,8 @@ Live = Annotated[bool, Option("--live/--as-simulated", help=_LIVE_HELP)]
 
 
 @options.with_step_options(
-    "dtype",
-    "autocast",
-    "optimizer",
-    "optimizer_form",
-    "momentum",
-    "attention",
-    "activation_checkpointing",
-    "channels_last",
-    "inference",
+    *("dtype", "autocast", "optimizer", "optimizer_form", "momentum"),
+    *("attention", "activation_checkpointing", "channels_last", "inference"),
 )
 def execute(
     source: options.Source,
@@ -111,10 +104,8 @@ def _budget(text: str) -> int | float:
 
 def _report(source: str, done: Any) -> None:
     trace = done.script.trace
-    say(
-        f"{source}: {len(done.script.calls)} operators, {len(trace.kernels)} kernels, "
-        f"{len(trace.tensors)} tensors; budget {rounded_bytes(done.system.gpu.memory)}"
-    )
+    size = f"{len(done.script.calls)} operators, {len(trace.kernels)} kernels, {len(trace.tensors)} tensors"
+    say(f"{source}: {size}; budget {rounded_bytes(done.system.gpu.memory)}")
     figures = ("faults", "in", "out", "peak", "time")
     rows = []
     for number, report in enumerate(done.reports, 1):

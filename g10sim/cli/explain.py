@@ -79,12 +79,11 @@ def _best_changes(directory: Path, opened: OpenedCell, job: int) -> str:
         return "Nothing was lost: no change can help."
     changes, seconds = changes_of(opened.cell), seconds_of(directory, int(opened.row["cell"]))
     more = f"--what-if simulates {len(changes)} changes (about {len(changes) * seconds:,.0f} s)"
-    if len(changes) * seconds > _PATIENCE:
-        changes = {name: cell for name, cell in changes.items() if cell.policy == opened.cell.policy}
-        if len(changes) * seconds > _PATIENCE:
-            return f"{more} and names the best three."
-        return f"{_most_help(list(what_if(opened, job, changes)))} {more}, other policies too."
-    return _most_help(list(what_if(opened, job)))
+    of_policy = {name: cell for name, cell in changes.items() if cell.policy == opened.cell.policy}
+    for tried, left_out in ((changes, ""), (of_policy, f" {more}, other policies too.")):
+        if len(tried) * seconds <= _PATIENCE:
+            return f"{_most_help(list(what_if(opened, job, tried)))}{left_out}"
+    return f"{more} and names the best three."
 
 
 def _show_what_if(found: list[WhatIf]) -> None:

@@ -88,16 +88,11 @@ def _swap_row(outcome: SwapOutcome, peak: int, clock_hz: int) -> Sequence[str]:
     if outcome.plan is None:
         return (*limit, *("-",) * 6)
     schedule = outcome.plan.swaps.schedule
-    simulated = outcome.simulated_cycles
-    return (
-        *limit,
-        f"{len(schedule.swaps)} of {len(outcome.plan.swaps.candidates)}",
-        rounded_bytes(schedule.peak_bytes),
-        rounded_bytes(outcome.plan.pool.footprint_bytes),
-        _ms(schedule.overhead_cycles, clock_hz),
-        _ms(schedule.summed_waits_cycles, clock_hz),
-        "-" if simulated is None else _ms(simulated, clock_hz),
-    )
+    swapped = f"{len(schedule.swaps)} of {len(outcome.plan.swaps.candidates)}"
+    sizes_used = map(rounded_bytes, (schedule.peak_bytes, outcome.plan.pool.footprint_bytes))
+    cycles = schedule.overhead_cycles, schedule.summed_waits_cycles, outcome.simulated_cycles
+    times = ("-" if one is None else _ms(one, clock_hz) for one in cycles)
+    return (*limit, swapped, *sizes_used, *times)
 
 
 def _ms(cycles: int, clock_hz: int) -> str:

@@ -54,13 +54,9 @@ def validate(
     title = "absolute relative error against the published results"
     show_table(names, figures_shown, _summary(agreements(compared)), title=title)
     say(f"{len(compared)} rows in {output / 'validation.csv'}")
-    failed = [one for one in compared if one.status == FAILED]
-    complain_of_failures(
-        dict.fromkeys(
-            (f"{one.row.texts['model']} {one.row.batch} {one.row.texts['policy']}", one.message)
-            for one in failed
-        )
-    )
+    failed = ((one.row, one.message) for one in compared if one.status == FAILED)
+    named = ((f"{row.texts['model']} {row.batch} {row.texts['policy']}", why) for row, why in failed)
+    complain_of_failures(dict.fromkeys(named))
 
 
 def _summary(groups: list[Agreement]) -> Iterator[tuple[str, ...]]:
@@ -150,7 +146,9 @@ def measured(
     rows = measurements.of_classes(measurements.load_measured(rows_list), names_in("--class", classes))
     with CellProgress() as bar:
         running = bar.running(choose_executor(workers, scheduler), force=force)
-        capture = None if quick else _capture
+        from g10sim.cli.capture import capture_words  # loads what only captures need
+
+        capture = None if quick else capture_words
         judged = measurements.check_measured(rows, output, capture=capture, **running)
     _show_judged(judged)
     simulated = [one for one in judged if not one.row.spec.cannot]
@@ -163,12 +161,6 @@ def measured(
         whose = "1 row left out: its trace does" if left == 1 else f"{left} rows left out: their traces do"
         say(f"{whose} not ship, and --quick captures none")
     complain_of_failures((one.row.spec.name, one.message) for one in simulated if one.predicted is None)
-
-
-def _capture(words: Sequence[str], path: Path) -> None:
-    from g10sim.cli.capture import capture_words
-
-    capture_words(words, path)
 
 
 def _show_judged(judged: Sequence[measurements.Judged]) -> None:

@@ -40,9 +40,10 @@ def reproduce(
 
     Exit code 0: every cell ran; 1: some cell failed; 2: bad input.
     """
+    known = paper_figures()
     documents = {
         name: with_policies(load_run(Path("experiments") / f"{name}.yaml", settings or []), policies or [])
-        for name in _chosen(figures)
+        for name in among(known, known, options.names_in("--figures", figures), "--figures: found")
     }
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     executor = options.choose_executor(workers, scheduler, default_workers=cores)
@@ -60,11 +61,6 @@ def reproduce(
     for warning in dict.fromkeys(text for outcome in outcomes.values() for text in outcome.warnings):
         warn_once(warning)
     complain_of_failures([*problems, *_failures(outcomes)])
-
-
-def _chosen(text: str | None) -> list[str]:
-    known = paper_figures()
-    return among(known, known, options.names_in("--figures", text), "--figures: found")
 
 
 @contextmanager
@@ -135,12 +131,12 @@ def plot(
     line, bar and heat draw any column against any other, and write the points as CSV, too.
     """
     chosen = options.where_values(where or (), policy, trace)
+    roles = {"x": x, "y": y, "hue": hue, "col": col}
     if figure in CHARTS:
-        _draw_chart(figure, results, output, chosen, {"x": x, "y": y, "hue": hue, "col": col})
+        _draw_chart(figure, results, output, chosen, roles)
         return
-    for option, value in {"x": x, "y": y, "hue": hue, "col": col}.items():
-        if value:
-            raise ConfigError(f"--{option}: found with {figure}; allowed: with {', '.join(CHARTS)}")
+    for option in filter(roles.get, roles):
+        raise ConfigError(f"--{option}: found with {figure}; allowed: with {', '.join(CHARTS)}")
     names = plots.drawable(results) if figure == ALL else (plots.find(figure).name,)
     for name in names:
         drawn = plots.pages(name, plots.results_of(name, results), cell=cell, where=chosen)

@@ -66,10 +66,9 @@ def _show(found: Sizing) -> None:
     for row in found.rows:
         named = [Path(row["trace"]).stem, row["policy"], *(text for key, text in row.items() if "." in key)]
         rows.append((*named, row["resource"], *_texts(row)))
-    swept = [key for key in found.rows[0] if "." in key]
-    show_table(
-        ("trace", "policy", *swept, "resource"), _FIGURES, rows, title=f"target {found.rows[0]['target']:g}"
-    )
+    first = found.rows[0]
+    names = ("trace", "policy", *(key for key in first if "." in key), "resource")
+    show_table(names, _FIGURES, rows, title=f"target {first['target']:g}")
     for row in found.rows:
         for text in (row["reason"], row["note"]):
             if text:

@@ -59,12 +59,8 @@ def work_rows(trace: Trace) -> Iterator[tuple[str, str]]:
 
 def _bytes_a_parameter(work: Throughput) -> str:
     per = work.bytes_per_parameter
-    parts = (
-        ("weights", per[TensorKind.WEIGHT]),
-        ("gradients", per[TensorKind.GRADIENT]),
-        ("optimizer", per[TensorKind.OPTIMIZER_STATE]),
-    )
-    return ", ".join(f"{value:.2f} {name}" for name, value in parts) + f", together {sum(per.values()):.2f}"
+    parts = f"{per[TensorKind.WEIGHT]:.2f} weights, {per[TensorKind.GRADIENT]:.2f} gradients"
+    return f"{parts}, {per[TensorKind.OPTIMIZER_STATE]:.2f} optimizer, together {sum(per.values()):.2f}"
 
 
 def _rates(work: Throughput) -> str:
@@ -167,15 +163,11 @@ def show_account(account: Account) -> None:
         times = ((row.part, f"{row.time_ns / 1000:,.3f}", row.share) for row in account.rows())
         show_table(("part",), ("us", "share"), times, title="Device time")
     if account.memory:
-        sizes = (
-            (
-                one.what,
-                *map(rounded_bytes, (one.recorded_bytes, one.imported_bytes)),
-                f"{one.difference:+.1%}",
-            )
-            for one in account.memory
-        )
-        show_table(("bytes",), ("file", "trace", "difference"), sizes, title="Memory")
+        rows = []
+        for one in account.memory:
+            sizes = map(rounded_bytes, (one.recorded_bytes, one.imported_bytes))
+            rows.append((one.what, *sizes, f"{one.difference:+.1%}"))
+        show_table(("bytes",), ("file", "trace", "difference"), rows, title="Memory")
 
 
 def origin_rows(trace: Trace) -> list[tuple[str, str]]:
