@@ -181,7 +181,7 @@ class _Reader:
             raise ConfigError(f"{problem}; allowed: valid YAML") from error
         if len(nodes) > 1:
             raise self._error(nodes[1], "", "found a second document; allowed: one")
-        return self._build(nodes[0], ()) if nodes else None
+        return self._build(nodes[0], (), nodes[0]) if nodes else None
 
     def _at(self, mark: yaml.Mark | None) -> str:
         return self._source if mark is None or self._places is None else f"{self._source}:{mark.line + 1}"
@@ -189,7 +189,10 @@ class _Reader:
     def _error(self, node: yaml.Node, key: str, message: str) -> ConfigError:
         return ConfigError(": ".join(part for part in (self._at(node.start_mark), key, message) if part))
 
-    def _build(self, node: yaml.Node, path: KeyPath) -> Any:
+    def _build(self, node: yaml.Node, path: KeyPath, named: yaml.Node) -> Any:
+        """Return the data of a node; its path stands where ``named`` does: its key, or else itself."""
+        if self._places is not None:
+            self._places[path] = self._at(named.start_mark)
         if any(node is other for other in self._open):
             raise self._error(node, dotted(path), "found an alias to itself")
         self._built += 1
@@ -202,14 +205,10 @@ class _Reader:
                 return self._mapping(node, path)
             if isinstance(node, yaml.SequenceNode):
                 self._check_tag(node, path, _SEQUENCES)
-                return [self._item(item, (*path, position)) for position, item in enumerate(node.value)]
+                return [self._build(item, (*path, place), item) for place, item in enumerate(node.value)]
             return self._scalar(node, path)
         finally:
             self._open.pop()
-
-    def _item(self, node: yaml.Node, path: KeyPath) -> Any:
-        self._note(path, node)
-        return self._build(node, path)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -224,8 +223,7 @@ class _Reader:
                 raise self._error(key_node, dotted((*path, key)), f"found twice{first}; allowed: once")
             self._scalar(key_node, (*path, key))
             lines[key] = key_node.start_mark.line + 1
-            self._note((*path, key), key_node)
-            found[key] = self._build(value_node, (*path, key))
+            found[key] = self._build(value_node, (*path, key), key_node)
         return found
 
     def _check_tag(self, node: yaml.Node, path: KeyPath, allowed: Container[str]) -> None:
@@ -243,10 +241,6 @@ class _Reader:
         except ValueError as error:  # an explicit tag on something else
             text = f"found {shown(node.value)} with the tag {shown(node.tag)}; allowed: a value that it fits"
             raise self._error(node, dotted(path), text) from error
-
-    def _note(self, path: KeyPath, node: yaml.Node) -> None:
-        if self._places is not None:
-            self._places[path] = self._at(node.start_mark)
 
 
 def _kind(value: object) -> str:
