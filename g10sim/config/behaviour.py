@@ -23,7 +23,7 @@ _OWN_ADDRESSES = Effect(
     "addresses come from an allocator, and stay mapped",
 )
 _FURTHER_TIERS = Effect(
-    lambda run, _: run.is_paged and run.has_further_tiers,
+    lambda run, _: run.is_paged and sum(tier.capacity > 0 for tier in run.config.system.all_tiers) > 1,
     "with a policy that moves pages, and several memory tiers",
     "no pages move, or one memory tier has room",
 )

@@ -42,11 +42,6 @@ class Setting:
         """Return whether a policy has a trait."""
         return not self.policies or any(policy[trait] for policy in self.policies)
 
-    @property
-    def has_further_tiers(self) -> bool:
-        """Return whether more than one memory tier has room."""
-        return sum(tier.capacity > 0 for tier in self.config.system.all_tiers) > 1
-
     @cached_property
     def is_paged(self) -> bool:
         """Return whether a policy moves pages."""
