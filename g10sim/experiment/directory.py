@@ -90,17 +90,16 @@ def result_rows(cells: Iterable[Cell], results: Iterable[CellResult]) -> Iterato
 class ResultsDirectory:
     """Writes ``results.csv`` and what belongs to it.
 
-    ``store`` has the finished cells; by default it is in the same directory. ``found`` holds the results of
-    the cells that have ended, by key of the cell, ``keys`` those of all. While cells run, ``results.csv`` and
-    ``timing.csv`` hold the rows of these, in cell order. ``provenance.json`` holds the checksums of all
-    files, so that a reader notices one that does not belong to the others.
+    ``store`` has the finished cells. ``found`` holds the results of the cells that have ended, by key of the
+    cell, ``keys`` those of all. While cells run, ``results.csv`` and ``timing.csv`` hold the rows of these,
+    in cell order. ``provenance.json`` holds the checksums of all files, so that a reader notices one that
+    does not belong to the others.
     """
 
-    def __init__(self, directory: Path, experiment: Experiment, store: CellStore | None = None) -> None:
-        self.directory, self.experiment = directory, experiment
+    def __init__(self, directory: Path, experiment: Experiment, store: CellStore) -> None:
+        self.directory, self.experiment, self._store = directory, experiment, store
         self.found: dict[str, CellResult] = {}
         self.keys = {cell.key for cell in all_cells(experiment.cells)}
-        self._store = store or CellStore(directory)
         self._due = float("-inf")
         self._hashes: dict[str, str] = {}
         self._about: dict[str, Any] = {}

@@ -135,7 +135,7 @@ def run_experiment(
     directory = output or Path(config.output or Path("results") / config.name)
     store = CellStore(directory)
     experiment = expand(document, check=check, limit=limit, known=store.known_traces)
-    files = ResultsDirectory(directory, experiment)
+    files = ResultsDirectory(directory, experiment, store)
     outcomes, reused = _run({config.name: files}, store, **running)
     return replace(outcomes[config.name], reused=reused)
 
@@ -195,7 +195,7 @@ def _run(
         store.known_traces.save()
         try:
             own: Running = {**running, "progress": done}
-            _, reused = run_cells(list(cells.values()), store, **own)
+            _, reused = _run_alone(list(cells.values()), store, **own)
         finally:
             for name in experiments.keys() - outcomes.keys():
                 experiments[name].write()
@@ -240,15 +240,23 @@ def _unsteady(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[
 
 
 def run_cells(
-    cells: Sequence[Cell], directory: Path | CellStore, **running: Unpack[Running]
+    cells: Sequence[Cell], directory: Path, **running: Unpack[Running]
 ) -> tuple[list[CellResult], int]:
     """Return the results of cells, in their order, and how many were stored from an earlier run.
 
-    Equal cells are simulated once. The directory is locked meanwhile; who writes more there locks its store
-    and gives that. Raises ConfigError when the directory cannot be written, or is being
-    written by another run. Cells whose code or files change meanwhile are run again as these are then.
+    Equal cells are simulated once. The directory is locked meanwhile. Raises ConfigError when it cannot be
+    written, or is being written by another run. Cells whose code or files change meanwhile are run again as
+    these are then.
     """
-    store = directory if isinstance(directory, CellStore) else CellStore(directory)
+    store = CellStore(directory)
+    with store.alone():
+        return _run_alone(cells, store, **running)
+
+
+def _run_alone(
+    cells: Sequence[Cell], store: CellStore, **running: Unpack[Running]
+) -> tuple[list[CellResult], int]:
+    """Run cells in a directory that is locked: see :func:`run_cells`."""
     executor = running.get("executor") or LocalProcesses()
     equal = grouped((cell.key, cell) for cell in cells)
     found: dict[str, CellResult] = {}
@@ -259,19 +267,18 @@ def run_cells(
         for cell in equal[name]:
             running.get("progress", ignore)(cell, result)
 
-    with store.alone():
-        waiting, reused = {key: same[0] for key, same in equal.items()}, 0
-        for key in waiting if running.get("force") else ():
-            store.forget(key)
-        for attempt in range(_ATTEMPTS):
-            tasks = _not_stored(waiting, store.directory, ended)
-            reused += len(found) if attempt == 0 else 0
-            _simulate(tasks, executor, ended, is_last=attempt == _ATTEMPTS - 1)
-            now = Now()
-            waiting = {key: cell for key, (cell, *_) in equal.items() if not _stands(found.get(key), now)}
-            if not waiting:
-                break
-            _log.warning(_AGAIN if attempt < _ATTEMPTS - 1 else _LEFT, len(waiting))
+    waiting, reused = {key: same[0] for key, same in equal.items()}, 0
+    for key in waiting if running.get("force") else ():
+        store.forget(key)
+    for attempt in range(_ATTEMPTS):
+        tasks = _not_stored(waiting, store.directory, ended)
+        reused += len(found) if attempt == 0 else 0
+        _simulate(tasks, executor, ended, is_last=attempt == _ATTEMPTS - 1)
+        now = Now()
+        waiting = {key: cell for key, (cell, *_) in equal.items() if not _stands(found.get(key), now)}
+        if not waiting:
+            break
+        _log.warning(_AGAIN if attempt < _ATTEMPTS - 1 else _LEFT, len(waiting))
     return [found[cell.key] for cell in cells], reused
 
 

@@ -51,8 +51,6 @@ class CellStore:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._cells = directory / CELLS
-        self._lock: int | None = None
-        self._is_alone = False
 
     @cached_property
     def known_traces(self) -> KnownTraces:
@@ -71,23 +69,20 @@ class CellStore:
     def alone(self) -> Iterator[None]:
         """Make the directories and lock them against other runs; it ends with the process at the latest.
 
-        Within the block the same store may do so again. Raises ConfigError if they cannot be written, or if
-        another run holds the lock. Nothing is locked on file systems without locks.
+        Raises ConfigError if they cannot be written, or if another run holds the lock. Nothing is locked on
+        file systems without locks.
         """
-        if self._is_alone:
+        self.prepare()
+        lock = self._locked()
+        if lock is None:
             yield
             return
-        self.prepare()
-        self._lock = self._locked()
-        self._is_alone = True
         try:
             self._clear()
             yield
         finally:
             self._clear()
-            self._is_alone = False
-            if self._lock is not None:
-                os.close(self._lock)
+            os.close(lock)
 
     def _locked(self) -> int | None:
         """Return the open file whose lock this process holds; None on file systems without locks."""
@@ -106,9 +101,7 @@ class CellStore:
         return lock
 
     def _clear(self) -> None:
-        """Remove what processes that were killed left half-written, where no other can be writing it."""
-        if self._lock is None:
-            return
+        """Remove what processes that were killed left half-written; no other may be writing it."""
         for place in (self.directory, self._cells):
             for stray in place.glob(".*.tmp"):
                 stray.unlink(missing_ok=True)
@@ -294,8 +287,7 @@ def _lasting(path: Path) -> Iterator[Path]:
     with replacing(path) as temporary:
         yield temporary
         _flush(temporary)
-    if os.name == "posix":
-        _flush(path.parent)
+    _flush(path.parent)
 
 
 def _flush(path: Path) -> None:
