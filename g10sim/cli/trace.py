@@ -27,6 +27,7 @@ from g10sim.cli.trace_imports import block, export_app, import_app, models, plac
 from g10sim.config.presets import load_system, system_names
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.files import write_csv
+from g10sim.grouping import grouped
 from g10sim.importers.account import account_of
 from g10sim.results.pools import caching_pool_bytes, compare_pools
 from g10sim.trace.check import cut_durations, untimed
@@ -181,9 +182,7 @@ def _lifetimes(trace: Trace) -> Iterator[tuple[str, ...]]:
 def _histogram(trace: Trace, durations: Iterable[tuple[int, int]]) -> list[tuple[str, str]]:
     """Count and bytes of the tensors in each bucket, for pairs of (tensor, ticks)."""
     limits = [seconds * trace.ticks_per_second for seconds in _BUCKETS_SECONDS]
-    counts, sizes = ([0] * (len(limits) + 1) for _ in range(2))
-    for tensor, ticks in durations:
-        bucket = bisect_left(limits, ticks)
-        counts[bucket] += 1
-        sizes[bucket] += trace.tensors[tensor].size_bytes
-    return [(str(count), rounded_bytes(size)) for count, size in zip(counts, sizes, strict=True)]
+    sizes = ((bisect_left(limits, ticks), trace.tensors[tensor].size_bytes) for tensor, ticks in durations)
+    found = grouped(sizes)
+    buckets = (found.get(number, []) for number in range(len(limits) + 1))
+    return [(str(len(bucket)), rounded_bytes(sum(bucket))) for bucket in buckets]
