@@ -46,8 +46,7 @@ def capture(
         problem = f"{source}: found operators of unknown cost: {unpriced}"
         raise TraceError(f"{problem}; allowed with --strict: at most {_MUCH:.0%}")
     save_trace(trace, output)
-    misfit = torchvision_misfit() if source.startswith("torchvision:") else None
-    if misfit is not None:
+    if source.startswith("torchvision:") and (misfit := torchvision_misfit()):
         warn(f"{misfit}: captured without torchvision's compiled operators, which classifiers do not use")
     _report(trace, load_gpu(gpu), output, unpriced, is_much=is_much)
 
