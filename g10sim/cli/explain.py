@@ -46,7 +46,7 @@ def explain(
         if json:
             say_json({"kernel": kernel, "sentences": of_kernel})
         else:
-            say("\n".join(of_kernel))
+            say(*of_kernel)
         return
     heading, sections = describe_cell(opened)
     if ranges := range_lines(directory, int(opened.row["cell"])):
@@ -56,14 +56,10 @@ def explain(
         sentences = {"heading": heading, "sections": dict(sections), "what_if": changes}
         say_json({"row": told(opened), **sentences})
         return
-    say(heading)
-    say("")
+    say(heading, "")
     show_table(("where the time went",), ("time", "share"), time_shares(opened))
     for title, lines in sections:
-        say("")
-        say(title)
-        for line in lines:
-            say(f"  {line}")
+        say("", title, *(f"  {line}" for line in lines))
     say("")
     if simulate:
         found = list(what_if(opened, job))

@@ -166,9 +166,11 @@ def console() -> SafeConsole:
     return SafeConsole(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
 
 
-def say(text: str) -> None:
-    """Write text as it is, not wrapped."""
-    SafeConsole(soft_wrap=True, highlight=False).print(text, markup=False)
+def say(*texts: object) -> None:
+    """Write texts as they are, not wrapped, one below the other."""
+    screen = SafeConsole(soft_wrap=True, highlight=False)
+    for text in texts:
+        screen.print(str(text), markup=False)
 
 
 def say_json(data: object) -> None:

@@ -129,8 +129,7 @@ def diff(
     """Compare two plans: moves in both, at other kernels, or in one only; then the first differences."""
     trace = load_trace(trace_file) if trace_file else None
     found = compare_plans(load_plan(first, trace), load_plan(second, trace))
-    say(f"first:  {first}")
-    say(f"second: {second}")
+    say(f"first:  {first}", f"second: {second}")
     _show_counts(found, trace)
     rows = list(_differences(found, trace))
     if rows and moves:

@@ -82,8 +82,7 @@ def step(
         shown = islice(shown, (iterations - 1) * len(trace.kernels) + first, None)
     waits = sys.stdin.isatty() and sys.stdout.isatty() if pause is None else pause
     for lines in islice(shown, count):
-        for line in lines:
-            say(line)
+        say(*lines)
         if waits and typer.prompt("", default="", prompt_suffix="") == "q":
             break
 

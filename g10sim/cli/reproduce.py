@@ -140,8 +140,7 @@ def plot(
     names = plots.drawable(results) if figure == ALL else (plots.find(figure).name,)
     for name in names:
         drawn = plots.pages(name, plots.results_of(name, results), cell=cell, where=chosen)
-        for path in plots.save_pages(drawn, output or results / PICTURES, name):
-            say(str(path))
+        say(*plots.save_pages(drawn, output or results / PICTURES, name))
 
 
 def _draw_chart(
@@ -152,8 +151,7 @@ def _draw_chart(
     given = {role: column for role, column in roles.items() if column}
     figures, data = plots.chart(kind, results, where=where, **given)
     name = "_".join([kind, roles["y"] or "performance", roles["x"]])
-    for path in plots.save_chart(figures, data, output or results / PICTURES, name):
-        say(str(path))
+    say(*plots.save_chart(figures, data, output or results / PICTURES, name))
 
 
 def report(
@@ -164,4 +162,4 @@ def report(
     """Write results as one HTML file to explore: charts, tables, words on each cell, configuration."""
     from g10sim.explain.report import write_report  # matplotlib is slow to import
 
-    say(str(write_report(directory, output, trust=trust)))
+    say(write_report(directory, output, trust=trust))

@@ -190,8 +190,7 @@ def _show(outcome: Outcome) -> None:
 
 
 def _summarize(outcome: Outcome) -> None:
-    for line in order_lines(outcome.directory):
-        terminal.say(line)
+    terminal.say(*order_lines(outcome.directory))
     reused = f", {outcome.reused} of them from an earlier run" if outcome.reused else ""
     count, table = len(outcome.cells), outcome.directory / "results.csv"
     terminal.say(f"{count} {'cell' if count == 1 else 'cells'}{reused}; results in {table}")

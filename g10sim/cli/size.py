@@ -51,8 +51,7 @@ def size(
     _show(found)
     say(f"results in {directory / SIZING}")
     if any(search.configured is not None for search in found.searches):
-        for path in plots.save(plots.draw(_FIGURE, directory), directory / PICTURES, _FIGURE):
-            say(str(path))
+        say(*plots.save(plots.draw(_FIGURE, directory), directory / PICTURES, _FIGURE))
     for warning in found.warnings:
         warn(warning)
     complain_of_failures(found.failures)

@@ -63,11 +63,8 @@ def policies(
         show_table(("name", "label", "paper"), (), rows)
         return
     policy = find(name)
-    say(f"{name}: {policy.label}{f' ({policy.paper})' if policy.paper else ''}")
-    say(inspect.getdoc(policy) or "")
-    say("")
-    for line in _parameters(policy) or ["no parameters"]:
-        say(line)
+    heading = f"{name}: {policy.label}{f' ({policy.paper})' if policy.paper else ''}"
+    say(heading, inspect.getdoc(policy) or "", "", *(_parameters(policy) or ["no parameters"]))
 
 
 def _described(name: str) -> dict[str, Any]:

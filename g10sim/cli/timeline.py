@@ -42,7 +42,7 @@ def timeline(
     if not (directory / name).is_file():
         raise ConfigError.at(f"cell {number}", f"no {name}", f"results of a run with 'record: [{TIMELINE}]'")
     data = read_checked(directory, name, read_provenance(directory))
-    say(str(directory / name))
+    say(directory / name)
     if not opened:
         say(f"Open {_PERFETTO} and drop the file there (it is not uploaded), or add --open.")
         return

@@ -189,8 +189,7 @@ def _save(trace: Trace, output: Path) -> None:
     say(f"{output}: {summary(trace)}")
     if account := account_of(trace):
         show_account(account)
-        for fact in account.facts:
-            say(fact)
+        say(*account.facts)
         for text in account.warnings():
             warn(f"{output}: {text}")
 
