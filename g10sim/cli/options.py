@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -89,16 +88,12 @@ def with_parameters(*added: Parameter) -> Callable[[Command], Command]:
     """Give a command options instead of its ``**options``."""
 
     def decorated(command: Command) -> Command:
-        @wraps(command)
-        def called(**given: Any) -> None:
-            command(**given)
-
         own = signature(command, eval_str=True)
         every = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
         every += added
-        called.__signature__ = own.replace(parameters=every)  # type: ignore[attr-defined]
-        called.__annotations__ = {one.name: one.annotation for one in every}
-        return called
+        command.__signature__ = own.replace(parameters=every)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in every}
+        return command
 
     return decorated
 
