@@ -45,7 +45,6 @@ class Reads:
 
     def __init__(self) -> None:
         self._busy = threading.local()
-        self._own, self._aside = "", frozenset[str]()
         self.active = self.from_start = False
         self.begin()
 
