@@ -17,7 +17,7 @@ from g10sim.capture.source import torchvision_misfit
 from g10sim.cli import options
 from g10sim.cli.output import say, show_table, warn
 from g10sim.config.problems import among
-from g10sim.display import rounded_bytes, rounded_seconds
+from g10sim.display import rounded_bytes
 from g10sim.errors import ConfigError, TraceError
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import TimeSource, Trace
@@ -68,8 +68,7 @@ def _priced_by_bytes(trace: Trace) -> tuple[str, bool]:
 
 
 def _report(trace: Trace, gpu: GpuTimingSpec, output: Path, unpriced: str, *, is_much: bool) -> None:
-    seconds = sum(kernel.duration for kernel in trace.kernels) / trace.ticks_per_second
-    time = f"{rounded_seconds(seconds)} on {trace.origin.get('device', gpu.name)}"
+    time = f"{trace.display()['computing']} on {trace.origin.get('device', gpu.name)}"
     size = f"{len(trace.kernels)} kernels, {len(trace.tensors)} tensors"
     say(f"{output}: {size}, {time} ({trace.origin['time_source']})")
     footprint, peak = footprint_bytes(trace), peak_live_bytes(trace)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +18,7 @@ from g10sim.cli import options
 from g10sim.cli.output import say, show_table, warn
 from g10sim.cli.trace_facts import show_account, summary
 from g10sim.config.quantities import Spec
-from g10sim.display import rounded_bytes, rounded_seconds
+from g10sim.display import rounded_bytes
 from g10sim.errors import ConfigError, TraceError
 from g10sim.files import writing
 from g10sim.importers.account import account_of
@@ -38,7 +37,6 @@ from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.order import delayed_optimizer
 from g10sim.trace.order import vertical as by_block
 from g10sim.trace.pipeline import pipeline_stages
-from g10sim.trace.repetition import each
 
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 _LONGEST_RANGE, _MOST_NUMBERS = 20, 10**6
@@ -257,10 +255,7 @@ def retime(file: options.TraceFile, output: options.TraceOutput, gpu: options.Gp
     found = load_gpu(gpu)
     trace = retimed(given, found, str(file))
     save_trace(trace, output)
-    was, now = (
-        rounded_seconds(sum(each(one.kernels, attrgetter("duration"))) / one.ticks_per_second)
-        for one in (given, trace)
-    )
+    was, now = (one.display()["computing"] for one in (given, trace))
     former = given.origin.get("device", given.origin.get("gpu", "another"))
     say(f"{output}: {len(trace.kernels)} kernels, {now} on {found.name} (before: {was} on {former})")
 
