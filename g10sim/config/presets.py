@@ -264,8 +264,6 @@ def leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _set_here(changed: Mapping[str, Any], sources: Mapping[str, Any]) -> dict[str, str]:
     """Return the source of values that have no source, neither as a whole nor in parts."""
-    plain = ("name", "description", "gpu.name")
-    told = [key for key in changed if any(other.startswith(f"{key}.") for other in sources)]
-    return {
-        key: _OVERRIDDEN for key, value in changed.items() if value is not None and key not in (*plain, *told)
-    }
+    aside = ["name", "description", "gpu.name"]
+    aside += [key for key in changed if any(other.startswith(f"{key}.") for other in sources)]
+    return {key: _OVERRIDDEN for key, value in changed.items() if value is not None and key not in aside}

@@ -62,9 +62,7 @@ class SharingSpec(Spec):
     their most live bytes, or their footprints"""
 
 
-_VARIED = Effect(
-    lambda run, variation: variation.magnitude > 0, "with a magnitude above 0", "the magnitude is 0"
-)
+_VARIED = Effect(lambda run, part: part.magnitude > 0, "with a magnitude above 0", "the magnitude is 0")
 
 
 class VariationSpec(Spec):

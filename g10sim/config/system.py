@@ -256,10 +256,9 @@ class SystemSpec(Displayed, quantities.Spec):
         for name in (*own, *links):
             if names[name] > 1:
                 section = "host.sockets" if name in own else "pcie.shared"
-                yield (
-                    f"{section}: found the name '{name}', which another place has; allowed: a name that no "
-                    "socket (also socket0, socket1, ...), shared link or GPU (gpu0, gpu1, ...) has"
-                )
+                problem = f"{section}: found the name '{name}', which another place has"
+                places = "socket (also socket0, socket1, ...), shared link or GPU (gpu0, gpu1, ...)"
+                yield f"{problem}; allowed: a name that no {places} has"
 
 
 _PUBLISHED = "with a behaviour of the published simulator"

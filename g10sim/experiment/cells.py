@@ -256,9 +256,7 @@ class EqualParts:
         return replace(result, message=intern(result.message), rows=rows, timing=timing, origin=origin)
 
     def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            intern(name): intern(value) if type(value) is str else value for name, value in values.items()
-        }
+        return {intern(key): intern(value) if type(value) is str else value for key, value in values.items()}
 
     def _one(self, value: Any) -> Any:
         """Return what is known to be equal to a value, texts aside: most of these are different."""

@@ -120,9 +120,7 @@ def _number_of_cells(config: RunConfig) -> int:
 def _without_sweep(document: Document) -> Document:
     """Leave out the swept values, which every combination would copy and check again."""
     data = {key: value for key, value in document.data.items() if key != "sweep"}
-    places = {
-        path: place for path, place in document.places.items() if path[:1] != ("sweep",) or len(path) < 3
-    }
+    places = {path: line for path, line in document.places.items() if path[:1] != ("sweep",) or len(path) < 3}
     return replace(document, data=data, places=places)
 
 
