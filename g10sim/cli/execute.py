@@ -25,8 +25,15 @@ Live = Annotated[bool, Option("--live/--as-simulated", help=_LIVE_HELP)]
 
 
 @options.with_step_options(
-    *("dtype", "autocast", "optimizer", "optimizer_form", "momentum"),
-    *("attention", "activation_checkpointing", "channels_last", "inference"),
+    "dtype",
+    "autocast",
+    "optimizer",
+    "optimizer_form",
+    "momentum",
+    "attention",
+    "activation_checkpointing",
+    "channels_last",
+    "inference",
 )
 def execute(
     source: options.Source,

@@ -146,9 +146,7 @@ def measured(
     rows = measurements.of_classes(measurements.load_measured(rows_list), names_in("--class", classes))
     with CellProgress() as bar:
         running = bar.running(choose_executor(workers, scheduler), force=force)
-        from g10sim.cli.capture import capture_words  # loads what only captures need
-
-        capture = None if quick else capture_words
+        capture = None if quick else _capture
         judged = measurements.check_measured(rows, output, capture=capture, **running)
     _show_judged(judged)
     simulated = [one for one in judged if not one.row.spec.cannot]
@@ -161,6 +159,12 @@ def measured(
         whose = "1 row left out: its trace does" if left == 1 else f"{left} rows left out: their traces do"
         say(f"{whose} not ship, and --quick captures none")
     complain_of_failures((one.row.spec.name, one.message) for one in simulated if one.predicted is None)
+
+
+def _capture(words: Sequence[str], path: Path) -> None:
+    from g10sim.cli.capture import capture_words  # loads what only captures need
+
+    capture_words(words, path)
 
 
 def _show_judged(judged: Sequence[measurements.Judged]) -> None:

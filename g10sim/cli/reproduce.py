@@ -135,8 +135,9 @@ def plot(
     if figure in CHARTS:
         _draw_chart(figure, results, output, chosen, roles)
         return
-    for option in filter(roles.get, roles):
-        raise ConfigError(f"--{option}: found with {figure}; allowed: with {', '.join(CHARTS)}")
+    for role, column in roles.items():
+        if column:
+            raise ConfigError(f"--{role}: found with {figure}; allowed: with {', '.join(CHARTS)}")
     names = plots.drawable(results) if figure == ALL else (plots.find(figure).name,)
     for name in names:
         drawn = plots.pages(name, plots.results_of(name, results), cell=cell, where=chosen)
