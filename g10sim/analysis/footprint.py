@@ -66,8 +66,7 @@ def levels(spans: Iterable[tuple[int, int, int]] | Integers, kernels: int) -> In
     changes, (starts, ends, sizes) = np.zeros(kernels + 1, dtype=np.int64), rows.T
     np.add.at(changes, starts, sizes)
     np.subtract.at(changes, ends, sizes)
-    found: Integers = changes[:-1].cumsum()
-    return found
+    return changes[:-1].cumsum()
 
 
 def peak_live_bytes(trace: Trace) -> int:

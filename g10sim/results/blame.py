@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,9 +49,7 @@ def by_main_reason(kernels: pd.DataFrame) -> dict[StallReason, pd.DataFrame]:
 
 def within(moves: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
     """Return the migrations that overlap a span of time, cut to it: bytes in proportion to time."""
-    import pandas as pd
-
-    found = pd.DataFrame(moves[(moves["end"] > start) & (moves["start"] < end)])
+    found = moves.loc[(moves["end"] > start) & (moves["start"] < end)]
     length = (found["end"] - found["start"]).clip(lower=1)
     first, last = found["start"].clip(lower=start), found["end"].clip(upper=end)
     sizes = found["size_bytes"] * ((last - first) / length)
@@ -126,8 +126,7 @@ def _stalled_part(kernels: pd.DataFrame, moves: pd.DataFrame) -> npt.NDArray[np.
     waits = kernels[kernels["stall_cycles"] > 0]
     bounds = moves[["start", "end"]].to_numpy()
     until = covered_until(bounds, waits["start"], waits["start"] + waits["stall_cycles"])
-    share: npt.NDArray[np.float64] = np.diff(until).ravel() / np.maximum(1, np.diff(bounds).ravel())
-    return share
+    return np.diff(until).ravel() / np.maximum(1, np.diff(bounds).ravel())
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ def link_traffic(
             users[link].append(record)
     for link, records in users.items():
         if records:
-            yield link, list(_merged(_steps(records), shortest_cycles))
+            yield link, _merged(_steps(records), shortest_cycles)
 
 
 def path(topology: Topology, gpu: int, source: Location, target: Location) -> Sequence[Link]:
@@ -164,26 +163,23 @@ def path(topology: Topology, gpu: int, source: Location, target: Location) -> Se
 
 def _steps(records: Iterable[TrafficRecord]) -> Iterator[Stretch]:
     """Yield the sum of traffic as steps from change to change."""
-    changes: dict[int, float] = {}
+    changes = defaultdict[int, float](float)
     for record in records:
         rate = record.size_bytes / max(1, record.end - record.start)
-        changes[record.start] = changes.get(record.start, 0.0) + rate
-        changes[record.end] = changes.get(record.end, 0.0) - rate
-    rate, before = 0.0, None
-    for time in sorted(changes):
-        if before is not None:
-            yield Stretch(before, time, max(0.0, rate * (time - before)))
-        rate, before = rate + changes[time], time
+        changes[record.start] += rate
+        changes[record.end] -= rate
+    rate = 0.0
+    for start, end in pairwise(sorted(changes)):
+        rate += changes[start]
+        yield Stretch(start, end, max(0.0, rate * (end - start)))
 
 
-def _merged(steps: Iterable[Stretch], shortest_cycles: int) -> Iterator[Stretch]:
-    held: Stretch | None = None
+def _merged(steps: Iterable[Stretch], shortest_cycles: int) -> list[Stretch]:
+    """Let every stretch but the last take in what follows until it is long enough."""
+    found: list[Stretch] = []
     for step in steps:
-        if held is not None and held.end - held.start < shortest_cycles:
-            held = Stretch(held.start, step.end, held.size_bytes + step.size_bytes)
-            continue
-        if held is not None:
-            yield held
-        held = step
-    if held is not None:
-        yield held
+        if found and found[-1].end - found[-1].start < shortest_cycles:
+            short = found.pop()
+            step = Stretch(short.start, step.end, short.size_bytes + step.size_bytes)
+        found.append(step)
+    return found

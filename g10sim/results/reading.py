@@ -259,9 +259,7 @@ def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
 
 def _rows_where(table: pd.DataFrame, mask: pd.Series[bool]) -> pd.DataFrame:
     """Return the rows of a table for which a mask is true: the table itself, not a copy, if all are."""
-    import pandas as pd
-
-    return table if mask.all() else pd.DataFrame(table[mask])
+    return table if mask.all() else table.loc[mask]
 
 
 def reported_kernels(kernels: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:

@@ -90,8 +90,7 @@ def _passive_bytes(kernels: pd.DataFrame, page_bytes: int) -> pd.Series:
     last = kernels.groupby(["cell", "job"]).iteration.transform("max")
     reported = kernels[kernels.iteration == last]
     pages = reported[list(fault_pages(reported))].sum(axis=1)
-    found: pd.Series = pages.groupby(reported.cell).sum() * page_bytes
-    return found
+    return pages.groupby(reported.cell).sum() * page_bytes
 
 
 def _steady_cycles(kernels: pd.DataFrame, settled: int) -> pd.Series:
@@ -110,8 +109,7 @@ def _steady_cycles(kernels: pd.DataFrame, settled: int) -> pd.Series:
             " allowed: more iterations"
         )
     means = (steady.end - steady.start).groupby([steady.cell, steady.job]).mean()
-    found: pd.Series = means.groupby("cell").sum()
-    return found
+    return means.groupby("cell").sum()
 
 
 def _check_vanilla(base: pd.DataFrame, results: pd.DataFrame, vanilla: str) -> None:

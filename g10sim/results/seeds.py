@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,10 +150,9 @@ def orders(results: pd.DataFrame, cases: pd.DataFrame) -> Iterator[str]:
         ordered = group.sort_values("exec_ms", kind="stable")
         if len(ordered) < 2:
             continue
-        pairs = zip(ordered.to_dict("records"), ordered.to_dict("records")[1:], strict=False)
         texts = ", ".join(
             f"{faster['policy']} {_beside(times[faster['cell']], times[slower['cell']], slower['policy'])}"
-            for faster, slower in pairs
+            for faster, slower in pairwise(ordered.to_dict("records"))
         )
         yield f"{case_name(ordered.iloc[0].to_dict(), keys)}, {len(times)} cases: {texts}"
 

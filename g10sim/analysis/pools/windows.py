@@ -78,8 +78,7 @@ class Neighbors:
     def _beside(self, piece: int) -> Integers:
         step = piece // _STEP
         near = np.concatenate([self._alive[step], self._numbers[step * _STEP : self._until[piece]]])
-        together: Integers = near.compress(self._stops.take(near) > self._begins[piece])
-        return together
+        return near.compress(self._stops.take(near) > self._begins[piece])
 
 
 @dataclass(slots=True, eq=False)
