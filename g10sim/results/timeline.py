@@ -7,7 +7,7 @@ thread of a process; our processes and threads are only that, rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -75,7 +75,6 @@ class _Timeline:
     def __init__(self, workload: Workload, system: SystemSpec, records: recorded.RunRecords) -> None:
         self._workload, self._system, self._records = workload, system, records
         self._events = TraceEvents(system.gpu.clock)
-        self._page_bytes = system.gpu.page_size
         gpus = [job.gpu for job in workload.jobs]
         self._crowded = {gpu for gpu in gpus if gpus.count(gpu) > 1}
         # Designs that copy whole tensors miss pages as well, but nothing faults.
@@ -300,15 +299,11 @@ class TraceEvents:
         for row in rows:
             self._row(process, row)
 
-    def _labels(self) -> list[dict[str, Any]]:
-        found = []
+    def _labels(self) -> Iterator[dict[str, Any]]:
         for process, pid in self._processes.items():
-            found.append(_label("process_name", pid, 0, {"name": process}))
-            found.append(_label("process_sort_index", pid, 0, {"sort_index": pid}))
+            yield from _label("process", process, pid, pid, 0)
         for (_, row), (pid, tid) in self._rows.items():
-            found.append(_label("thread_name", pid, tid, {"name": row}))
-            found.append(_label("thread_sort_index", pid, tid, {"sort_index": tid}))
-        return found
+            yield from _label("thread", row, tid, pid, tid)
 
     def _process(self, process: str) -> int:
         # Number 0 is the operating system's idle process, which viewers leave out.
@@ -322,5 +317,7 @@ class TraceEvents:
         return (2 * cycles * _NANOSECONDS + self._clock_hz) // (2 * self._clock_hz)
 
 
-def _label(name: str, pid: int, tid: int, value: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": name, "ph": "M", "pid": pid, "tid": tid, "args": dict(value)}
+def _label(kind: str, name: str, place: int, pid: int, tid: int) -> Iterator[dict[str, Any]]:
+    """Yield the events that give a process or a thread its name, and its place among the others."""
+    for key, value in (("name", name), ("sort_index", place)):
+        yield {"name": f"{kind}_{key}", "ph": "M", "pid": pid, "tid": tid, "args": {key: value}}
