@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,29 +25,16 @@ ALIGNMENT_BYTES = 256
 """Addresses from the driver are multiples of this (CUDA C++ Programming Guide, device memory accesses)."""
 
 
-class MemoryPool(Protocol):
-    """Device memory that hands out blocks and takes them back."""
-
-    @property
-    def footprint_bytes(self) -> int:
-        """Device memory that it holds now, in use or not."""
-
-    def allocate(self, block: int, size_bytes: int) -> None:
-        """Hand out a block under a number that no other block has."""
-
-    def free(self, block: int) -> None:
-        """Take a block back."""
-
-
 class DriverMemory:
     """Every block is separate memory and is given back to the driver at once (cudaMalloc, cudaFree)."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
         self.footprint_bytes = 0
+        """Device memory that it holds now, in use or not."""
 
     def allocate(self, block: int, size_bytes: int) -> None:
-        """Take memory for a block."""
+        """Take memory for a block, under a number that no other block has."""
         size = -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         self._sizes[block] = size
         self.footprint_bytes += size
@@ -282,6 +269,9 @@ class SmartPool:
         self._plan, self._followed = None, _Region(plan)
         self._regions.append(self._followed)
 
+
+MemoryPool: TypeAlias = DriverMemory | PyTorchPool | SmartPool
+"""Device memory that hands out blocks and takes them back."""
 
 WATCHED_ITERATIONS = 8
 """Iterations that pools are compared over: SmartPool has found and planned them by then."""
