@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -38,7 +38,7 @@ class SwapOutcome:
     score: str
     mode: str
     ideal_cycles: int
-    plan: PlannedSwaps | None
+    plan: PlannedSwaps | None = None
     simulated_cycles: int | None = None
     peak_gpu_bytes: int | None = None
     message: str = ""
@@ -76,7 +76,7 @@ def explore_swaps(
     simulates: bool = True,
 ) -> Iterator[SwapOutcome]:
     """Plan for, and simulate, a GPU with the memory of each limit."""
-    ideal = sum(trace.duration_cycles(kernel, system.gpu.clock) for kernel in trace.kernels)
+    ideal = sum(trace.durations_cycles(system.gpu.clock))
     names = tuple(scores)
     for limit in limits_bytes:
         machine = system.with_gpu_memory(limit)
@@ -88,17 +88,15 @@ def _outcome(
     trace: Trace, system: SystemSpec, policy: AutoSwap, ideal_cycles: int, simulates: bool
 ) -> SwapOutcome:
     job = Job(trace, iterations=_ITERATIONS)
-    limit, score, mode = system.gpu.memory, policy.score, policy.mode
+    found = SwapOutcome(system.gpu.memory, policy.score, policy.mode, ideal_cycles)
     try:
         policy.plan_job(job, system, BehaviourSpec())
-    except UnsupportedError as error:
-        return SwapOutcome(limit, score, mode, ideal_cycles, None, message=str(error))
-    (plan,) = policy.jobs
-    if not simulates:
-        return SwapOutcome(limit, score, mode, ideal_cycles, plan)
-    try:
+        (plan,) = policy.jobs
+        found = replace(found, plan=plan)
+        if not simulates:
+            return found
         last = run(Workload((job,)), system, policy).iterations[-1]
     except UnsupportedError as error:
-        return SwapOutcome(limit, score, mode, ideal_cycles, plan, message=str(error))
+        return replace(found, message=str(error))
     overhead = last.end - last.start - ideal_cycles
-    return SwapOutcome(limit, score, mode, ideal_cycles, plan, overhead, last.peak_gpu_bytes)
+    return replace(found, simulated_cycles=overhead, peak_gpu_bytes=last.peak_gpu_bytes)
