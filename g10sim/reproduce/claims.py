@@ -15,13 +15,13 @@ from g10sim.config.load import load_run
 from g10sim.config.presets import validated
 from g10sim.config.problems import among
 from g10sim.config.quantities import Spec, required
-from g10sim.errors import ConfigError, not_found
+from g10sim.errors import not_found
 from g10sim.experiment.run import Outcome, Running, run_experiments
 from g10sim.files import write_csv
 from g10sim.importers.gpg import import_gpg
 from g10sim.reproduce.validation import TRACES
 from g10sim.results.cases import Measured, breakdown
-from g10sim.results.measures import Measure
+from g10sim.results.measures import Measure, measured_in
 from g10sim.trace.format import save_trace
 
 CLAIMS, DIRECTORY = "claims.csv", Path("experiments", "claims")
@@ -250,11 +250,7 @@ def _find(claim: ClaimSpec, data: str, output: Path) -> Finding:
 
 
 def _measure(measure: Measure, experiment: str, data: str, output: Path) -> Measured:
-    directory = output / _directory(experiment, data)
-    try:
-        return measure.measure(directory)
-    except ConfigError as error:
-        raise ConfigError(f"{LIST}, experiment {experiment}: {error}") from None
+    return measured_in(output / _directory(experiment, data), measure, f"{LIST}, experiment {experiment}")
 
 
 def by_verdict(findings: Iterable[Finding]) -> Mapping[str, int]:

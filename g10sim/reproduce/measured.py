@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, Literal, TypeAlias, Unpack, get_args
 
 import numpy as np
@@ -27,7 +27,7 @@ from g10sim.grouping import grouped
 from g10sim.reproduce.measured_traces import Capture, RowTraces, ScanSpec, kernel_shares
 from g10sim.results.cases import breakdown
 from g10sim.results.columns import OK
-from g10sim.results.measures import Measure
+from g10sim.results.measures import Measure, measured_in
 from g10sim.trace.format import load_trace
 
 MEASURED, SUMMARY, WIDTHS = "measured.csv", "summary.csv", "uncertainty.yaml"
@@ -260,10 +260,8 @@ def _judged(row: Row, outcome: Outcome, trace: Path) -> Judged:
     messages = [result.message for result in outcome.results if result.status != OK]
     if messages:
         return Judged(row, None, message=messages[0])
-    try:
-        measured = row.spec.measure.measure(outcome.directory)
-    except ConfigError as error:
-        raise ConfigError(f"{row.document.source}, row {row.spec.name}: {error}") from None
+    place = f"{row.document.source}, row {row.spec.name}"
+    measured = measured_in(outcome.directory, row.spec.measure, place)
     value = measured.value
     if value is None or factor(value / row.spec.measured) <= NEAR:
         return Judged(row, value)
@@ -334,7 +332,6 @@ def _summed(name: str, used: str, judged: Sequence[Judged]) -> Summary:
     ratios = [one.ratio for one in judged if one.ratio is not None]
     factors = [factor(ratio) for ratio in ratios]
     median, low, high = (float(value) for value in np.quantile(ratios, (0.5, *_QUANTILES)))
-    off = float(np.median(factors))
-    mean = math.exp(math.fsum(map(math.log, factors)) / len(factors))
+    off, mean = float(np.median(factors)), geometric_mean(factors)
     near = sum(one <= NEAR for one in factors) / len(factors)
     return Summary(name, used, len(ratios), median, low, high, off, mean, near, max(factors))

@@ -320,6 +320,14 @@ Measure: TypeAlias = Annotated[
 """A measure of any kind, told apart by its key ``of``."""
 
 
+def measured_in(directory: Path, measure: Measure, place: str) -> Measured:
+    """Measure a directory of results. Raises ConfigError, which begins with the place of the measure."""
+    try:
+        return measure.measure(directory)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
 def _looked_at(results: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of results of the cells that some rows are about."""
     return results[results["cell"].isin(rows["cell"].tolist())]
