@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -14,7 +15,7 @@ from g10sim.analysis.bound.bound import CHECKPOINTS, Bound, demand_bound
 from g10sim.analysis.bound.demand import Demand, demand_of
 from g10sim.config.document import Document
 from g10sim.config.system import SystemSpec
-from g10sim.errors import CapacityError, ConfigError, InvariantError
+from g10sim.errors import CapacityError, ConfigError
 from g10sim.experiment.cells import Cell, CellResult
 from g10sim.experiment.expand import Experiment
 from g10sim.experiment.run import Running, ignore, run_cells
@@ -22,7 +23,7 @@ from g10sim.grouping import grouped
 from g10sim.results.bounds import Conditions, bound_machine
 from g10sim.results.columns import FAILED, OK
 from g10sim.sizing.resources import Resource
-from g10sim.sizing.search import MOST_STEPS, Found, Judged, Span, least_amount
+from g10sim.sizing.search import Found, Judged, Span, least_amount
 
 FOUND, FORBIDDEN, UNREACHED, ABSENT = "found", "forbidden", "not reached", "not applicable"
 """Ends of a search, alongside ``failed``."""
@@ -246,18 +247,9 @@ class Search:
 
         A better machine never has a higher bound, so that no amount below can reach it either.
         """
-        if self.best(least)[0] >= self.target:
-            return None, least
-        failed, allowed = least, most
-        for _ in range(MOST_STEPS):
-            if allowed - failed <= grain:
-                return failed, allowed
-            middle = failed + max(1, (allowed - failed) // 2 // grain) * grain
-            if self.best(middle)[0] >= self.target:
-                allowed = middle
-            else:
-                failed = middle
-        raise InvariantError(f"the bounds of {self.resource.title} have no end")
+        amounts = range(least, most, grain)
+        allowed = bisect_left(amounts, True, key=lambda amount: self.best(amount)[0] >= self.target)
+        return (amounts[allowed - 1] if allowed else None), min(least + allowed * grain, most)
 
     def best(self, amount: int) -> tuple[float, str]:
         """Return what ``Case.best`` says of the machine with so much of the resource."""

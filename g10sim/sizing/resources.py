@@ -55,8 +55,7 @@ class Resource:
     def changed(self, system: SystemSpec, amount: int) -> SystemSpec:
         """Return a system with so much of it."""
         data = system.model_dump(mode="json")
-        _put(data, self._texts(data, amount))
-        return SystemSpec.model_validate(data)
+        return SystemSpec.model_validate(_with(data, self._texts(data, amount)))
 
     def sweep(self, system: SystemSpec, amounts: Iterable[int]) -> dict[str, list[Any]]:
         """Return the key of a run configuration, and its values, that give a system each amount."""
@@ -65,12 +64,8 @@ class Resource:
         keys = self._keys(data)
         if len(keys) == 1:
             return {f"system.{keys[0]}": [texts[keys[0]] for texts in found]}
-        section, values = keys[0].rpartition(".")[0], []
-        for texts in found:
-            changed = deepcopy(data)
-            _put(changed, texts)
-            values.append(_at(changed, section))
-        return {f"system.{section}": values}
+        section = keys[0].rpartition(".")[0]
+        return {f"system.{section}": [_at(_with(data, texts), section) for texts in found]}
 
     def text(self, amount: int) -> str:
         """Write an amount exactly."""
@@ -104,11 +99,13 @@ class Resource:
         return {key: self.text(value) for key, value in ({first: amount} | scaled).items()}
 
 
-def _put(data: dict[str, Any], texts: Mapping[str, str]) -> None:
-    """Put values at dotted keys."""
+def _with(data: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return data with other values at dotted keys."""
+    changed = deepcopy(data)
     for key, text in texts.items():
         *path, last = key.split(".")
-        reduce(dict.__getitem__, path, data)[last] = text
+        reduce(dict.__getitem__, path, changed)[last] = text
+    return changed
 
 
 def _at(data: Mapping[str, Any], key: str) -> Any:
