@@ -73,9 +73,8 @@ def each_inactive_period(trace: Trace) -> Iterator[InactivePeriod]:
     persistent tensor that no kernel touches has none: it is not part of the iteration.
     """
     num_kernels = len(trace.kernels)
-    for tensor, (lasts, all_uses, death) in enumerate(
-        zip(trace.lasting, trace.uses, trace.deaths, strict=True)
-    ):
+    facts = zip(trace.lasting, trace.uses, trace.deaths, strict=True)
+    for tensor, (lasts, all_uses, death) in enumerate(facts):
         uses = all_uses[: bisect_left(all_uses, death)]
         for use, following in pairwise(uses):
             if following > use + 1:

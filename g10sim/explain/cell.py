@@ -203,9 +203,7 @@ def _tensors(opened: OpenedCell, kernels: pd.DataFrame, moves: pd.DataFrame) -> 
     trace = opened.trace
     waits = tensor_waits(kernels, moves, [kernel.tensors for kernel in trace.kernels])
     lines = []
-    for number, cycles, count, source in zip(
-        waits.index[:_SHOWN], waits["waited_cycles"], waits["kernels"], waits["source"], strict=False
-    ):
+    for number, cycles, count, source in waits.head(_SHOWN).itertuples():
         tensor = trace.tensors[number]
         what = f"{tensor.name} ({tensor.kind.value}, {rounded_bytes(tensor.size_bytes)})"
         who = "1 kernel" if count == 1 else f"{count} kernels"

@@ -114,14 +114,12 @@ class Signatures:
         """Return the value of the next operation of the stream."""
         last = self._last.get(operation.block, self._count)
         index, self._count = self._count, self._count + 1
-        if operation.kind is OperationKind.ALLOCATE:
-            self._last[operation.block] = index
-            return operation.kind, operation.size_bytes
         if operation.kind is OperationKind.FREE:
             self._last.pop(operation.block, None)
         else:
             self._last[operation.block] = index
-        return operation.kind, index - last
+        is_new = operation.kind is OperationKind.ALLOCATE
+        return operation.kind, operation.size_bytes if is_new else index - last
 
 
 def find_period(values: Sequence[Hashable], least_length: int = 1) -> Period | None:
