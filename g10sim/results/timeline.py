@@ -34,6 +34,8 @@ _OF_ARRIVALS = (
 )
 """Reasons, alongside page faults, for which kernels wait for pages that arrive."""
 _SHORTEST_STRETCH_PICOSECONDS = 50_000_000
+_Row: TypeAlias = tuple[str, str]
+"""A process, and the name of one of its rows."""
 _OfKernel: TypeAlias = recorded.KernelRecord | recorded.BesideRecord | recorded.AccessRecord
 
 
@@ -56,7 +58,7 @@ class _Stall:
     """A kernel's stall on data: its row, start and cycles of each part, and the end of all its stalls."""
 
     kernel: recorded.KernelRecord
-    row: str
+    row: _Row
     parts: list[tuple[int, int]]
     end: int
 
@@ -67,8 +69,7 @@ class _Arrival:
 
     start: int
     end: int
-    process: str
-    row: str
+    row: _Row
 
 
 class _Timeline:
@@ -89,7 +90,7 @@ class _Timeline:
             rows += [_ON_CPU] if job.trace.cpu_kernels else []
             rows += [_COLLECTIVES] if job.trace.collectives else []
             rows += ["page faults"] if self._with_faults else []
-            self._events.declare(_gpu(job.gpu), *(self._row(row, number, job.gpu) for row in rows))
+            self._events.declare(self._row(row, number, job.gpu) for row in rows)
         self._iterations(records.iterations)
         self._kernels(records.kernels)
         self._beside(_ON_CPU, records.cpu_kernels)
@@ -103,9 +104,9 @@ class _Timeline:
         about = {"g10sim": g10sim.__version__, "models": models, "clock_hz": self._system.gpu.clock}
         return self._events.document({**about, **more})
 
-    def _row(self, name: str, job: int, gpu: int) -> str:
-        """Name a row of a job; where a GPU has one job only, its number says nothing."""
-        return f"{name}, job {job}" if gpu in self._crowded else name
+    def _row(self, name: str, job: int, gpu: int) -> _Row:
+        """Return a row of a job; where a GPU has one job only, its number says nothing."""
+        return _gpu(gpu), f"{name}, job {job}" if gpu in self._crowded else name
 
     def _kernel(self, record: _OfKernel) -> Kernel:
         return self._workload.jobs[record.job].trace.kernels[record.kernel]
@@ -114,8 +115,7 @@ class _Timeline:
         self, record: _OfKernel | recorded.IterationRecord, row: str, name: str, **details: Any
     ) -> None:
         """Add what lasted as long as a record says, to a row of its job."""
-        row = self._row(row, record.job, record.gpu)
-        self._events.slice(_gpu(record.gpu), row, name, record.start, record.end, **details)
+        self._events.slice(self._row(row, record.job, record.gpu), name, record.start, record.end, **details)
 
     def _iterations(self, iterations: Iterable[recorded.IterationRecord]) -> None:
         for record in iterations:
@@ -152,12 +152,12 @@ class _Timeline:
                 on_data.append((time, cycles))
             if cycles:
                 name = f"stall: {reason.look.label}"
-                self._events.slice(_gpu(record.gpu), row, name, time, time + cycles, cycles=cycles)
+                self._events.slice(row, name, time, time + cycles, cycles=cycles)
                 time += cycles
         if on_data:
             self._stalls.append(_Stall(record, row, on_data, time))
         cycles = record.compute_cycles
-        self._events.slice(_gpu(record.gpu), row, "compute", time, time + cycles, cycles=cycles)
+        self._events.slice(row, "compute", time, time + cycles, cycles=cycles)
 
     def _faults(self, record: recorded.KernelRecord) -> None:
         words = fault_pages(record.fault_pages)
@@ -166,24 +166,23 @@ class _Timeline:
         if self._with_faults and any(pages.values()):
             row, name = self._row("page faults", record.job, record.gpu), f"{sum(pages.values())} page faults"
             told = {"kernel": record.kernel, **{f"{source}_pages": count for source, count in pages.items()}}
-            self._events.instant(_gpu(record.gpu), row, name, record.start, **told)
+            self._events.instant(row, name, record.start, **told)
 
     def _migrations(self, migrations: Iterable[recorded.MigrationRecord]) -> None:
         """Add transfers: where some of one direction overlap, the direction gets further rows."""
         busy_until: dict[tuple[int, str], list[int]] = {}
         for move in sorted(migrations, key=lambda move: (move.gpu, _direction(move), move.start, move.end)):
-            row = _direction(move)
-            lanes = busy_until.setdefault((move.gpu, row), [])
+            way = _direction(move)
+            lanes = busy_until.setdefault((move.gpu, way), [])
             lane = next((lane for lane, until in enumerate(lanes) if until <= move.start), len(lanes))
             lanes[lane : lane + 1] = [move.end]
-            shown = row if lane == 0 else f"{row} ({lane + 1})"
+            row = _gpu(move.gpu), way if lane == 0 else f"{way} ({lane + 1})"
             if move.target is recorded.Location.GPU:
-                arrival = _Arrival(move.start, move.end, _gpu(move.gpu), shown)
+                arrival = _Arrival(move.start, move.end, row)
                 self._arrivals.setdefault((move.job, move.tensor), []).append(arrival)
             name = self._workload.jobs[move.job].trace.tensors[move.tensor].name
             told = {"tensor": move.tensor, "job": move.job, "cause": move.cause.words}
-            told["size_bytes"] = move.size_bytes
-            self._events.slice(_gpu(move.gpu), shown, name, move.start, move.end, **told)
+            self._events.slice(row, name, move.start, move.end, **told, size_bytes=move.size_bytes)
 
     def _flows(self) -> None:
         """Lead from a kernel's stall to the last transfer that it waited for.
@@ -203,9 +202,7 @@ class _Timeline:
                 continue
             begun = [part for part in stall.parts if part[0] < last.end]
             start, _ = max(begun, key=lambda part: part[1], default=(record.start, 0))
-            until = max(start, last.start)
-            ends = (_gpu(record.gpu), stall.row, start), (last.process, last.row, until)
-            self._events.flow("waits for", *ends)
+            self._events.flow("waits for", (stall.row, start), (last.row, max(start, last.start)))
 
     def _accesses(self, accesses: Iterable[recorded.AccessRecord]) -> None:
         """Add what kernels used where it lies."""
@@ -259,28 +256,28 @@ class TraceEvents:
     def __init__(self, clock_hz: int) -> None:
         self._clock_hz = clock_hz
         self._events: list[dict[str, Any]] = []
-        self._rows: dict[tuple[str, str], tuple[int, int]] = {}
+        self._rows: dict[_Row, tuple[int, int]] = {}
         self._processes: dict[str, int] = {}
         self._flows = 0
 
-    def slice(self, process: str, row: str, name: str, start: int, end: int, **details: Any) -> None:
+    def slice(self, row: _Row, name: str, start: int, end: int, **details: Any) -> None:
         """Add something that lasts; slices of one row must not overlap, except one inside another."""
         duration = (self._nanoseconds(end) - self._nanoseconds(start)) / 1000
-        self._add("X", name, self._row(process, row), start, dur=duration, args=details)
+        self._add("X", name, self._row(row), start, dur=duration, args=details)
 
-    def instant(self, process: str, row: str, name: str, time: int, **details: Any) -> None:
+    def instant(self, row: _Row, name: str, time: int, **details: Any) -> None:
         """Add a point in time to a row."""
-        self._add("i", name, self._row(process, row), time, s="t", args=details)
+        self._add("i", name, self._row(row), time, s="t", args=details)
 
     def counter(self, process: str, name: str, time: int, value: float, unit: str) -> None:
         """Set a quantity from a point in time on."""
         self._add("C", name, (self._process(process), 0), time, args={unit: value})
 
-    def flow(self, name: str, source: tuple[str, str, int], target: tuple[str, str, int]) -> None:
-        """Add an arrow between two slices, each given by its process, its row and a time in it."""
+    def flow(self, name: str, source: tuple[_Row, int], target: tuple[_Row, int]) -> None:
+        """Add an arrow between two slices, each given by its row and a time in it."""
         self._flows += 1
-        for phase, (process, row, time), more in (("s", source, {}), ("f", target, {"bp": "e"})):
-            self._add(phase, name, self._row(process, row), time, cat="flow", id=self._flows, **more)
+        for phase, (row, time), more in (("s", source, {}), ("f", target, {"bp": "e"})):
+            self._add(phase, name, self._row(row), time, cat="flow", id=self._flows, **more)
 
     def _add(self, phase: str, name: str, row: tuple[int, int], time: int, **more: Any) -> None:
         place = {"ph": phase, "pid": row[0], "tid": row[1], "ts": self._nanoseconds(time) / 1000}
@@ -294,10 +291,10 @@ class TraceEvents:
             "traceEvents": [*self._labels(), *self._events],
         }
 
-    def declare(self, process: str, *rows: str) -> None:
+    def declare(self, rows: Iterable[_Row]) -> None:
         """Fix the order of rows before they are used."""
         for row in rows:
-            self._row(process, row)
+            self._row(row)
 
     def _labels(self) -> Iterator[dict[str, Any]]:
         for process, pid in self._processes.items():
@@ -309,9 +306,8 @@ class TraceEvents:
         # Number 0 is the operating system's idle process, which viewers leave out.
         return self._processes.setdefault(process, len(self._processes) + 1)
 
-    def _row(self, process: str, row: str) -> tuple[int, int]:
-        pid = self._process(process)
-        return self._rows.setdefault((process, row), (pid, len(self._rows) + 1))
+    def _row(self, row: _Row) -> tuple[int, int]:
+        return self._rows.setdefault(row, (self._process(row[0]), len(self._rows) + 1))
 
     def _nanoseconds(self, cycles: int) -> int:
         return (2 * cycles * _NANOSECONDS + self._clock_hz) // (2 * self._clock_hz)

@@ -392,7 +392,7 @@ def test_the_utilization_of_a_link_is_its_share_of_what_it_can_carry():
 def test_slices_that_meet_in_cycles_meet_in_the_file():
     events = TraceEvents(clock_hz=1_410_000_000)
     for cycle in range(0, 7000, 7):
-        events.slice("p", "r", "s", cycle, cycle + 7)
+        events.slice(("p", "r"), "s", cycle, cycle + 7)
     found = events.document({})["traceEvents"][4:]
     assert sum(nanoseconds(event["dur"]) for event in found) == rounded(7000, 1_410_000_000)
     for one, two in pairwise(found):
