@@ -24,8 +24,7 @@ def without_contexts(workload: Workload, system: SystemSpec) -> SystemSpec:
         return system
     left = gpu.memory - taken
     if left < gpu.page_size:
-        raise CapacityError(
-            f"system.gpu.context_memory: found {format_bytes(gpu.beside_tensors)}, "
-            f"{format_bytes(taken)} for all jobs on a GPU; allowed: less than its {format_bytes(gpu.memory)}"
-        )
+        found = f"{format_bytes(gpu.beside_tensors)}, {format_bytes(taken)} for all jobs on a GPU"
+        allowed = f"less than its {format_bytes(gpu.memory)}"
+        raise CapacityError.at("system.gpu.context_memory", found, allowed)
     return system.with_gpu_memory(left)

@@ -186,10 +186,8 @@ class GpuTimingSpec(quantities.Spec):
         if number_format is NumberFormat.TF32 and number_format not in self.peak:
             number_format = NumberFormat.FLOAT32
         if number_format not in self.peak:
-            raise ConfigError(
-                f"GPU '{self.name}': found an operator in {number_format}, which has no peak rate; "
-                f"allowed: {choices_text(self.peak)}"
-            )
+            found = f"an operator in {number_format}, which has no peak rate"
+            raise ConfigError.at(f"GPU '{self.name}'", found, choices_text(self.peak))
         return number_format
 
     def bound(self, cost: KernelCost) -> Bound:

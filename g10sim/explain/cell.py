@@ -192,11 +192,8 @@ def _kernels(opened: OpenedCell, kernels: pd.DataFrame) -> Section:
         where = f", {kernel.layer}" if kernel.layer else ""
         reason = reasons[str(column)].words
         lines.append(f"{seconds(opened, stall)}: kernel {number} ({kernel.name}{where}); mostly {reason}")
-    title = (
-        f"{len(stalled)} of {len(kernels)} kernels stalled; the {len(longest)} longest stalls are "
-        f"{share:.0%} of all stall time"
-    )
-    return title, lines
+    most = f"the {len(longest)} longest stalls are {share:.0%} of all stall time"
+    return f"{len(stalled)} of {len(kernels)} kernels stalled; {most}", lines
 
 
 def _tensors(opened: OpenedCell, kernels: pd.DataFrame, moves: pd.DataFrame) -> Section:

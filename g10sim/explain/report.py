@@ -213,9 +213,8 @@ def _in_words(directory: Path, ran: pd.DataFrame, *, trust: bool) -> tuple[list[
     found, notes, keys = [], [], _swept(ran)
     count = ran["cell"].nunique()
     if count > _MOST_CELLS:
-        notes.append(
-            f"Words are on the first {_MOST_CELLS} of {count} cells that ran; 'explain' has them on any."
-        )
+        first = f"the first {_MOST_CELLS} of {count} cells that ran"
+        notes.append(f"Words are on {first}; 'explain' has them on any.")
     code = [policy for policy in reading.read_results(directory)["policy"].unique() if names_code(policy)]
     if code and not trust:
         notes.append(f"No words on cells of {', '.join(code)}, whose code was not loaded; --trust loads it.")

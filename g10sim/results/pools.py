@@ -147,11 +147,8 @@ def plan_pool(
 
 def _quietest(blocks: Sequence[Block], period: stream.Period) -> int:
     """Position before which the fewest bytes of blocks are allocated, the first of several."""
-    # A block takes memory from the operation after its birth on.
-    moved = [
-        Block(block.start + 1 - period.start, block.end + 1 - period.start, block.size_bytes)
-        for block in blocks
-    ]
+    shift = 1 - period.start  # a block takes memory from the operation after its birth on
+    moved = [Block(block.start + shift, block.end + shift, block.size_bytes) for block in blocks]
     loads = np.zeros(period.length + 1, dtype=np.int64)
     for time, change in load_changes(moved, period.length)[1]:
         loads[time] += change

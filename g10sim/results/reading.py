@@ -304,9 +304,8 @@ def covered_until(
     first[1:] = np.maximum(first[1:], last[:-1])
     total = np.cumsum(last - first)
     bounds = np.column_stack([first, last]).ravel()
-    until: npt.NDArray[np.float64] = np.interp(
-        times, bounds, np.column_stack([total - (last - first), total]).ravel()
-    )
+    covered = np.column_stack([total - (last - first), total]).ravel()
+    until: npt.NDArray[np.float64] = np.interp(times, bounds, covered)
     return until
 
 

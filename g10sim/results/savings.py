@@ -53,9 +53,8 @@ def savings(
     merged = cells.merge(base[[*keys, "peak_gpu_bytes", "exec_cycles"]], on=keys, suffixes=("", "_vanilla"))
     if len(merged) < len(cells):
         lost = cells[~cells.cell.isin(merged.cell)].iloc[0]
-        raise ConfigError(
-            f"cell {lost.cell} ({lost.trace}): found no cell of policy '{vanilla}' to compare with"
-        )
+        problem = f"found no cell of policy '{vanilla}' to compare with"
+        raise ConfigError(f"cell {lost.cell} ({lost.trace}): {problem}")
     merged["msr"] = 1 - merged.peak_gpu_bytes / merged.peak_gpu_bytes_vanilla
     merged["eor"] = merged.exec_cycles / merged.exec_cycles_vanilla - 1
     merged["cbr"] = merged.msr / merged.eor
@@ -104,10 +103,8 @@ def _steady_cycles(kernels: pd.DataFrame, settled: int) -> pd.Series:
     missing = set(zip(times.cell, times.job, strict=True)) - set(zip(steady.cell, steady.job, strict=True))
     if missing:
         cell, job = min(missing)
-        raise ConfigError(
-            f"cell {cell}: found no iteration of job {job} from number {settled} on while all jobs are at it;"
-            " allowed: more iterations"
-        )
+        found = f"no iteration of job {job} from number {settled} on while all jobs are at it"
+        raise ConfigError.at(f"cell {cell}", found, "more iterations")
     means = (steady.end - steady.start).groupby([steady.cell, steady.job]).mean()
     return means.groupby("cell").sum()
 

@@ -123,10 +123,8 @@ def range_lines(directory: Path, cell: int) -> list[str]:
     if cases is None or not (cases["cell"] == cell).any():
         return []
     own = cases[cases["cell"] == cell]
-    lines = [
-        f"{len(own)} cases: {_span(own['exec_ms'], ',.1f')} ms, {_span(own['performance'], '.1%')} of ideal"
-    ]
-    return lines + order_lines(directory)
+    times, shares = _span(own["exec_ms"], ",.1f"), _span(own["performance"], ".1%")
+    return [f"{len(own)} cases: {times} ms, {shares} of ideal", *order_lines(directory)]
 
 
 def _span(values: pd.Series[float], style: str) -> str:

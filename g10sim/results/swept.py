@@ -103,10 +103,8 @@ def _numbers(name: str, numbers: Mapping[Any, float], unit: str) -> Values:
 
 def _unit(quantity: Quantity, texts: Mapping[Any, str], amounts: Mapping[Any, int]) -> str:
     """Return the unit, of those that amounts are written in, in which the numbers are shortest together."""
-    found = (
-        re.search(r"[A-Za-z/]+$", texts[value].strip())
-        for value in sorted(amounts, key=lambda value: amounts[value], reverse=True)
-    )
+    largest_first = sorted(amounts, key=amounts.__getitem__, reverse=True)
+    found = (re.search(r"[A-Za-z/]+$", texts[value].strip()) for value in largest_first)
     units = dict.fromkeys(match.group() for match in found if match) or quantity.units
     return min(units, key=lambda unit: sum(len(_text(n / quantity.units[unit])) for n in amounts.values()))
 

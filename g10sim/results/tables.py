@@ -57,9 +57,8 @@ def records_table(name: str, records: recorded.RunRecords, jobs: Sequence[Job] =
     stalls = pd.DataFrame(spread, columns=reasons, index=table.index)
     numbers = [np.array(_micro_batches(job), dtype=np.int64) for job in jobs]
     if any(found.any() for found in numbers):
-        table["micro_batch"] = [
-            numbers[job][kernel] for job, kernel in zip(table["job"], table["kernel"], strict=True)
-        ]
+        places = zip(table["job"], table["kernel"], strict=True)
+        table["micro_batch"] = [numbers[job][kernel] for job, kernel in places]
     return table.join(stalls.fillna(0).astype("int64"))
 
 

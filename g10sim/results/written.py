@@ -66,9 +66,8 @@ def check_provenance(path: Path, found: dict[str, Any]) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "all of it"
-        raise ConfigError(
-            f"{path}: {place}: found {shown(first['input'])}: {first['msg']}; {_ALLOWED}"
-        ) from None
+        problem = f"found {shown(first['input'])}: {first['msg']}"
+        raise ConfigError(f"{path}: {place}: {problem}; {_ALLOWED}") from None
 
 
 def check_results(path: Path, results: pd.DataFrame, *, whole: bool) -> None:

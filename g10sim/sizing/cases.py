@@ -107,10 +107,8 @@ class Case:
     @cached_property
     def _demands(self) -> Sequence[Demand]:
         gpu = self.system.gpu
-        executed = {cell.seed: cell.workload().executed(0) for cell in self.cells}
-        return [
-            demand_of(trace, gpu.clock, gpu.page_size, recompute=self.may_drop) for trace in executed.values()
-        ]
+        executed = {cell.seed: cell.workload().executed(0) for cell in self.cells}.values()
+        return [demand_of(trace, gpu.clock, gpu.page_size, recompute=self.may_drop) for trace in executed]
 
     def _bound(self, demand: Demand, system: SystemSpec) -> Bound:
         machine = bound_machine(system, self.cells[0].jobs[0].gpu)
@@ -238,9 +236,8 @@ class Search:
                 coarsest = int(self.precision * allowed / 8)
                 short = rounded(allowed, coarsest)
                 start = min(most, short if short >= allowed else rounded(allowed + coarsest, coarsest))
-        return Span(
-            least, failed, most, start, max(grain, max(configured, start) // _STRIDES), grain, rounded
-        )
+        stride = max(grain, max(configured, start) // _STRIDES)
+        return Span(least, failed, most, start, stride, grain, rounded)
 
     def _allowed(self, least: int, most: int, grain: int) -> tuple[int | None, int]:
         """Return the highest amount with which the bound forbids the target, and the next one.

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import log
 
 import numpy as np
@@ -150,12 +151,8 @@ def choose_checkpoints(demand: Demand, count: int) -> Integers:
     parts = _PARTS
     while len(chosen) < count:
         part = np.minimum((position * parts).astype(np.int64), parts - 1)
-        starts = np.flatnonzero(np.diff(part, prepend=-1))
-        stops = [*starts[1:].tolist(), kernels]
-        peaks = [
-            start + int(demand.live_bytes[start:stop].argmax())
-            for start, stop in zip(starts.tolist(), stops, strict=True)
-        ]
+        edges = [*np.flatnonzero(np.diff(part, prepend=-1)).tolist(), kernels]
+        peaks = [start + int(demand.live_bytes[start:stop].argmax()) for start, stop in pairwise(edges)]
         peaks.sort(key=lambda kernel: -int(demand.live_bytes[kernel]))
         chosen.update(dict.fromkeys(peaks))
         parts *= 2
