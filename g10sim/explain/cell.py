@@ -185,9 +185,8 @@ def _kernels(opened: OpenedCell, kernels: pd.DataFrame) -> Section:
     share = longest["stall_cycles"].sum() / stalled["stall_cycles"].sum()
     reasons = stall_reasons(kernels)
     lines = []
-    for number, stall, column in zip(
-        longest["kernel"], longest["stall_cycles"], longest[list(reasons)].idxmax(axis="columns"), strict=True
-    ):
+    mostly = longest[list(reasons)].idxmax(axis="columns")
+    for number, stall, column in zip(longest["kernel"], longest["stall_cycles"], mostly, strict=True):
         kernel = opened.trace.kernels[number]
         where = f", {kernel.layer}" if kernel.layer else ""
         reason = reasons[str(column)].words
@@ -236,10 +235,8 @@ def _links(opened: OpenedCell, uses: Uses) -> Section:
 
 def _help(opened: OpenedCell, uses: Uses, moves: pd.DataFrame | None) -> Iterator[str]:
     row, system = opened.row, opened.system
-    yield (
-        f"Nothing can bring more than {seconds(opened, row['exec_cycles'] - row['ideal_cycles'])} "
-        f"({1 - row['performance']:.1%} of the time): that is what is lost"
-    )
+    lost, share = seconds(opened, row["exec_cycles"] - row["ideal_cycles"]), 1 - row["performance"]
+    yield f"Nothing can bring more than {lost} ({share:.1%} of the time): that is what is lost"
     yield from bound_lines(opened)
     yield from _bandwidth(opened, uses)
     yield from _memories(opened)
@@ -249,10 +246,8 @@ def _help(opened: OpenedCell, uses: Uses, moves: pd.DataFrame | None) -> Iterato
     yield f"{alive}; with that much, nothing would have to leave" if peak > system.gpu.memory else alive
     yield from _pool(opened, peak)
     if row_share(opened, "stall_first_touch_cycles") > _NEGLIGIBLE:
-        yield (
-            f"Policy: new pages were mapped only when touched, "
-            f"{seconds(opened, row['stall_first_touch_cycles'])}; one that allocates ahead hides that"
-        )
+        took = seconds(opened, row["stall_first_touch_cycles"])
+        yield f"Policy: new pages were mapped only when touched, {took}; one that allocates ahead hides that"
     if isinstance(row["message"], str) and row["message"]:
         yield f"Policy, in its own words: {row['message']}"
     yield from _nothing_ahead(opened, moves)
@@ -287,8 +282,7 @@ def _nothing_ahead(opened: OpenedCell, moves: pd.DataFrame | None) -> Iterator[s
 
 def bound_lines(opened: OpenedCell) -> Iterator[str]:
     """Yield how much of the stall no policy avoids, and what makes it so; nothing for older results."""
-    row, clock = opened.row, opened.system.gpu.clock
-    kind = row.get("bound_kind")
+    row, kind = opened.row, opened.row.get("bound_kind")
     if not isinstance(kind, str):
         return
     if kind.startswith(NO_BOUND):
@@ -300,13 +294,11 @@ def bound_lines(opened: OpenedCell) -> Iterator[str]:
         yield f"Bound: all of it may be avoidable: the time of the kernels is the bound of every {_WHO}"
         return
     stalls = sorted(found.stalls.items(), key=lambda item: -item[1])
-    causes = [f"{rounded_seconds(cycles / clock)} because of {name}" for name, cycles in stalls]
-    yield (
-        f"Bound: no {_WHO} avoids {rounded_seconds(found.stall_cycles / clock)} of it "
-        f"({found.stall_cycles / lost:.0%}): {', '.join(causes)}"
-    )
-    rest = max(0, lost - found.stall_cycles)
-    yield f"Bound: the other {rounded_seconds(rest / clock)} are the most that a better policy can gain"
+    causes = ", ".join(f"{seconds(opened, cycles)} because of {name}" for name, cycles in stalls)
+    part = f"{seconds(opened, found.stall_cycles)} of it ({found.stall_cycles / lost:.0%})"
+    yield f"Bound: no {_WHO} avoids {part}: {causes}"
+    rest = seconds(opened, max(0, lost - found.stall_cycles))
+    yield f"Bound: the other {rest} are the most that a better policy can gain"
 
 
 def _bandwidth(opened: OpenedCell, uses: Uses) -> Iterator[str]:
@@ -379,9 +371,7 @@ def _other_policies(opened: OpenedCell) -> Iterator[str]:
     better = rivals[rivals["performance"] > opened.row["performance"]]
     if not better.empty:
         best = better.iloc[0]
-        yield (
-            f"Policy: {opened.labels[best['policy']]} reaches {best['performance']:.1%} of ideal on the same "
-            f"trace and system (cell {best['cell']})"
-        )
+        label, reached = opened.labels[best["policy"]], f"{best['performance']:.1%} of ideal"
+        yield f"Policy: {label} reaches {reached} on the same trace and system (cell {best['cell']})"
     elif not rivals.empty:
         yield "Policy: none of the others in these results does better on this trace and system"
