@@ -112,12 +112,7 @@ class PoolPlan:
 
 
 def plan_pool(
-    operations: Sequence[stream.Operation],
-    values: Sequence[Hashable],
-    period: stream.Period,
-    *,
-    fit: Fit = "best",
-    alignment_bytes: int = 1,
+    operations: Sequence[stream.Operation], values: Sequence[Hashable], period: stream.Period, fit: Fit
 ) -> PoolPlan:
     """Plan from the allocations and frees of a stream, their signatures and their period.
 
@@ -125,19 +120,19 @@ def plan_pool(
     """
     stop = period.start + period.length
     births: dict[int, int] = {}
-    blocks: dict[int, Block] = {}
+    blocks: list[Block] = []
     for index, operation in enumerate(operations[period.start :], period.start):
         if operation.kind is stream.OperationKind.ALLOCATE and index < stop:
             births[operation.block] = index
         elif operation.kind is stream.OperationKind.FREE and operation.block in births:
             birth = births.pop(operation.block)
-            blocks[birth] = Block(birth, index, operations[birth].size_bytes)
-    cut = period.start + _quietest(list(blocks.values()), period)
+            blocks.append(Block(birth, index, operations[birth].size_bytes))
+    cut = period.start + _quietest(blocks, period)
     lifetimes = []
-    for birth, block in blocks.items():
-        first = (birth - cut) % period.length
-        lifetimes.append(Block(first, first + block.end - birth, block.size_bytes))
-    placement = place_blocks(lifetimes, period=period.length, fit=fit, alignment_bytes=alignment_bytes)
+    for block in blocks:
+        first = (block.start - cut) % period.length
+        lifetimes.append(Block(first, first + block.end - block.start, block.size_bytes))
+    placement = place_blocks(lifetimes, period=period.length, fit=fit, alignment_bytes=ALIGNMENT_BYTES)
     offsets: list[tuple[int, ...]] = [()] * period.length
     for block, places in zip(lifetimes, placement.offsets, strict=True):
         offsets[block.start] = places
@@ -254,8 +249,7 @@ class SmartPool:
         self._operations.append(operation)
         period = self._detector.observe(value)
         if period is not None and self._plan is None:
-            seen = self._operations, self._detector.values
-            self._plan = plan_pool(*seen, period, fit=self._fit, alignment_bytes=ALIGNMENT_BYTES)
+            self._plan = plan_pool(self._operations, self._detector.values, period, self._fit)
         return -1
 
     def _begin_to_follow(self) -> None:
