@@ -344,10 +344,8 @@ def timed(
 def _check_work(kernel: Kernel) -> None:
     if kernel.device is not Device.GPU:
         return
-    for key, value, known in (
-        ("operator_class", kernel.operator_class, OperatorClass),
-        ("number_format", kernel.number_format, NumberFormat),
-    ):
+    for key, known in (("operator_class", OperatorClass), ("number_format", NumberFormat)):
+        value = getattr(kernel, key)
         if value not in set(known):
             found = f"found no {key}" if not value else f"found {key} {value!r}"
             raise TraceError(f"kernel {kernel.id} ({kernel.name}): {found}; {_WITHOUT_WORK}")

@@ -38,6 +38,7 @@ class _Whole:
     """Prices in units of 2^-``bits`` cycles, so that no cycle of waiting pays for more than itself."""
 
     def __init__(self, prices: Prices, machine: Machine, checkpoints: Checkpoints) -> None:
+        self.machine, self.checkpoints = machine, checkpoints
         crossing, space, storing = map(_sane, (prices.crossing, prices.space, prices.storing))
         top = max(1.0, float(space.sum() + storing.sum() + 2 * crossing.sum()))
         self.bits = min(_MOST_BITS, _WORD - ceil(log2(top)) - 1)
@@ -46,15 +47,15 @@ class _Whole:
         self.rerun: Integers = rerun.astype(np.int64)
         for interval, waits in enumerate(checkpoints.may_stall):
             if waits:
-                self._repair(machine, interval)
+                self._repair(interval)
 
     def _rounded(self, values: Floats) -> Integers:
         return np.rint(values * 2.0**self.bits).astype(np.int64)
 
-    def _repair(self, machine: Machine, interval: int) -> None:
+    def _repair(self, interval: int) -> None:
         """Scale the prices of an interval down until a cycle of waiting pays for no more than itself."""
-        whole = machine.clock_hz << self.bits
-        rates = [limit.rate for limit in machine.limits]
+        whole = self.machine.clock_hz << self.bits
+        rates = [limit.rate for limit in self.machine.limits]
         column = [int(price) for price in self.crossing[:, interval]]
         worth = sum(price * rate for price, rate in zip(column, rates, strict=True))
         rerun = int(self.rerun[interval])
@@ -91,45 +92,44 @@ def certified_stall(prices: Prices, machine: Machine, checkpoints: Checkpoints) 
         total += clock * price * (live - machine.room_bytes)
     for store, row in zip(machine.stores, whole.storing.tolist(), strict=True):
         total -= clock * sum(row) * machine.store_bytes(store)
-    total += clock * _ways(whole, machine, checkpoints)
+    total += clock * _ways(whole)
     return max(0, total // (clock << bits))
 
 
-def _ways(whole: _Whole, machine: Machine, checkpoints: Checkpoints) -> int:
+def _ways(whole: _Whole) -> int:
     """Return what all bytes cost that may be away, each on its cheapest way; at most 0."""
     tables: dict[tuple[int | None, bool], tuple[Integers, Integers]] = {}
     total = 0
-    for group in checkpoints.groups:
+    for group in whole.checkpoints.groups:
         price = None
         if group.price is not None:
             cycles, size_bytes = group.price
             price = min((cycles << whole.bits) // size_bytes, 1 << (_WORD - _RERUN_BITS - 1))
         key = price, group.frozen
         if key not in tables:
-            tables[key] = _cheapest(whole, machine, checkpoints, price, frozen=group.frozen)
+            tables[key] = _cheapest(whole, price, frozen=group.frozen)
         returning, staying = tables[key]
         row = group.first if group.leaves else -1
         total += group.size_bytes * int((returning if group.returns else staying)[row, group.last])
     return total
 
 
-def _cheapest(
-    whole: _Whole, machine: Machine, checkpoints: Checkpoints, rerun: int | None, *, frozen: bool
-) -> tuple[Integers, Integers]:
+def _cheapest(whole: _Whole, rerun: int | None, *, frozen: bool) -> tuple[Integers, Integers]:
     """Return the price of the cheapest way of a byte from every first to every last state (rows, columns).
 
     The last row is that of bytes that are away from the beginning. Bytes of the first array return to the
     GPU, those of the second stay where they are. Dynamic programming over the states; place 0 is the GPU.
     """
-    inward, outward = _crossing_prices(whole, machine, checkpoints.may_stall, rerun)
+    inward, outward = _crossing_prices(whole, rerun)
     if frozen:
         outward = np.zeros_like(outward)
+    checkpoints, stores = whole.checkpoints, len(whole.machine.stores)
     states = len(checkpoints.states)
     laps = 2 if checkpoints.steady else 1
-    places = len(machine.stores) + 1 + (rerun is not None)
+    places = stores + 1 + (rerun is not None)
     kept = np.zeros((states, places), dtype=np.int64)
     kept[:, 1:] -= whole.space[:, None]
-    kept[:, 1 : len(machine.stores) + 1] += whole.storing.T
+    kept[:, 1 : stores + 1] += whole.storing.T
     cost = np.full((states + 1, places), _UNREACHED, dtype=np.int64)
     cost[:, 0] = 0
     cost[-1] = 0
@@ -147,21 +147,20 @@ def _cheapest(
     return returning, staying
 
 
-def _crossing_prices(
-    whole: _Whole, machine: Machine, waits: list[bool], rerun: int | None
-) -> tuple[Integers, Integers]:
+def _crossing_prices(whole: _Whole, rerun: int | None) -> tuple[Integers, Integers]:
     """Return the price of a move onto the GPU and off it, for every interval (rows) and place (columns).
 
     No kernel runs again while another one computes.
     """
-    limits, none = len(machine.limits), np.zeros(whole.crossing.shape[1], dtype=np.int64)
+    stores, limits = whole.machine.stores, len(whole.machine.limits)
+    none = np.zeros(whole.crossing.shape[1], dtype=np.int64)
     ways = [
         [none, *(np.array(crossings(way, limits), dtype=np.int64) @ whole.crossing for way in side)]
-        for side in ([store.inward for store in machine.stores], [store.outward for store in machine.stores])
+        for side in ([store.inward for store in stores], [store.outward for store in stores])
     ]
     inward, outward = (np.stack(side, axis=1) for side in ways)
     if rerun is None:
         return inward, outward
     again = np.array([int(share) * rerun >> _RERUN_BITS for share in whole.rerun], dtype=np.int64)
-    again[~np.array(waits)] = _FORBIDDEN
+    again[~np.array(whole.checkpoints.may_stall)] = _FORBIDDEN
     return np.column_stack([inward, again]), np.column_stack([outward, none])
