@@ -102,12 +102,9 @@ class GpuTimingSpec(quantities.Spec):
 
     def numbers(self) -> set[str]:
         """Dotted keys of all numbers; those of one entry of ``operators`` count as one."""
-        found = {*_NUMBERS, *_OPTIONAL} | {name for name in _OFTEN_UNKNOWN if getattr(self, name) is not None}
-        for table in _TABLES:
-            for key, value in getattr(self, table).items():
-                parts = [f".{part}" for part in value] if isinstance(value, dict) else [""]
-                found |= {f"{table}.{key}{part}" for part in parts}
-        return found
+        known = [name for name in _OFTEN_UNKNOWN if getattr(self, name) is not None]
+        tables = leaves({table: getattr(self, table) for table in _TABLES})
+        return {*_NUMBERS, *_OPTIONAL, *known, *tables}
 
     def replayed(self) -> GpuTimingSpec:
         """Return the GPU with the overhead of kernels that a CUDA graph replays."""
@@ -235,11 +232,10 @@ def load_gpu(gpu: str | Path | GpuTimingSpec) -> GpuTimingSpec:
         return gpu
     names = gpu_names()
     text = as_spelled(str(gpu), names)
-    if text in names:
-        return read_gpu(load_document(data_path("configs", "gpus", f"{text}.yaml")))
     if not text.endswith((".yaml", ".yml")):
         check_choice(text, names, "--gpu: found unknown GPU", ", or a YAML file")
-    return read_gpu(load_document(find_file(text)))
+    path = data_path("configs", "gpus", f"{text}.yaml") if text in names else find_file(text)
+    return read_gpu(load_document(path))
 
 
 def read_gpu(document: Document) -> GpuTimingSpec:

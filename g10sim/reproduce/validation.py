@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -206,7 +206,7 @@ def validate(
     """
     rows = read_published(reference, figures=figures, models=models, policies=policies)
     with tempfile.TemporaryDirectory(prefix="g10sim-") as scratch:
-        wanted = _plan(reference, rows, _Traces(reference, Path(scratch)))
+        wanted = list(_plan(reference, rows, _Traces(reference, Path(scratch))))
         cells = [cell for _, some in wanted for cell in some]
         if not cells:
             allowed = f"rows with traces in {TRACES}/ and known policies"
@@ -267,24 +267,20 @@ class _Traces:
 
 def _plan(
     reference: Path, rows: Sequence[PublishedRow], traces: _Traces
-) -> list[tuple[Comparison, tuple[Cell, ...]]]:
-    """Return the comparisons to make, skipped so far, each with its cells (one per seed)."""
-    wanted: list[tuple[Comparison, tuple[Cell, ...]]] = []
-    known = available()
-    machine = _numbers(load_system(PUBLISHED_SYSTEM))
+) -> Iterator[tuple[Comparison, tuple[Cell, ...]]]:
+    """Yield the comparisons to make, skipped so far, each with its cells (one per seed)."""
+    known, machine = available(), _numbers(load_system(PUBLISHED_SYSTEM))
     for row in rows:
         name = row.texts["policy"]
         policy = known.get(name)
         if policy is None:
-            wanted.append((Comparison(row, NO_PLAN, SKIPPED, f"there is no policy '{name}'"), ()))
+            yield Comparison(row, NO_PLAN, SKIPPED, f"there is no policy '{name}'"), ()
             continue
         system, guide = row.system(), reference_plan(reference, row, policy)
         if guide is not None and (_fits_any_system(policy) or _numbers(system) == machine):
-            guided = _cells(row, traces, system, policy, guide)
-            wanted.append((Comparison(row, REFERENCE, SKIPPED), guided))
+            yield Comparison(row, REFERENCE, SKIPPED), _cells(row, traces, system, policy, guide)
         plan = NO_PLAN if guide is None else OWN
-        wanted.append((Comparison(row, plan, SKIPPED), _cells(row, traces, system, policy, None)))
-    return wanted
+        yield Comparison(row, plan, SKIPPED), _cells(row, traces, system, policy, None)
 
 
 def _fits_any_system(policy: type[Policy]) -> bool:

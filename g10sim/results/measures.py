@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -72,11 +71,8 @@ class Comparison(Spec):
         keys = case_keys(results, {*self.where, *other_where})
         merged = own.merge(other, on=keys, suffixes=("", "_other"))
         change = _TIMES[self.value]
-        cases = {
-            case_name(row, keys): change(row["value"], row["value_other"])
-            for row in merged.to_dict("records")
-            if row["value"] > 0 and row["value_other"] > 0
-        }
+        compared = merged[(merged["value"] > 0) & (merged["value_other"] > 0)].to_dict("records")
+        cases = {case_name(row, keys): change(row["value"], row["value_other"]) for row in compared}
         looked = [*merged["cell"], *merged["cell_other"]]
         return Measured.of(self.average, cases, results[results["cell"].isin(looked)])
 
@@ -264,11 +260,8 @@ class BatchGain(Spec):
         found = batch_search(results, reference=self.reference, loss=self.loss)
         rows = rows_of(self.policy, found, results)
         keys = [name for name in rows.columns if "." in name]
-        cases = {
-            case_name(row, ["model", *keys]): float(row[self.column]) - 1
-            for row in rows.to_dict("records")
-            if row[self.column] is not None and not math.isnan(row[self.column])
-        }
+        known = rows.dropna(subset=[self.column]).to_dict("records")
+        cases = {case_name(row, ["model", *keys]): float(row[self.column]) - 1 for row in known}
         looked = results[results["policy"].isin([self.policy, self.reference])]
         return Measured.of(self.average, cases, looked)
 
