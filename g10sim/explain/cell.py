@@ -16,6 +16,7 @@ from g10sim.results.blame import LinkUse, by_main_reason, link_use, tensor_waits
 from g10sim.results.bounds import NO_BOUND, closed_form_of
 from g10sim.results.columns import fault_pages, stall_reasons, tiers_of
 from g10sim.results.pools import caching_pool_bytes
+from g10sim.results.reading import records
 from g10sim.trace.model import Kernel
 
 if TYPE_CHECKING:
@@ -99,14 +100,12 @@ def _history(opened: OpenedCell, moves: pd.DataFrame, record: pd.Series[int]) ->
     departures = before[(before["source"] == "GPU") & (before["target"] != "NONE")]
     if not arrivals.empty:
         departures = departures[departures["start"] <= arrivals["start"].iloc[-1]]
-    for last in (departures.tail(1), arrivals.tail(1)):
-        if not last.empty:
-            move = last.iloc[0]
-            arrives = move["target"] == "GPU"
-            way = f"from {place(move['source']).words}" if arrives else f"to {place(move['target']).words}"
-            since, until = _relative(opened, move["start"] - start), _relative(opened, move["end"] - start)
-            cause, size = MigrationCause[move["cause"]].words, rounded_bytes(int(move["size_bytes"]))
-            yield f"{cause} {way}, {size}: began {since}, done {until}"
+    for move in records(departures.tail(1)) + records(arrivals.tail(1)):
+        arrives = move["target"] == "GPU"
+        way = f"from {place(move['source']).words}" if arrives else f"to {place(move['target']).words}"
+        since, until = _relative(opened, move["start"] - start), _relative(opened, move["end"] - start)
+        cause, size = MigrationCause[move["cause"]].words, rounded_bytes(int(move["size_bytes"]))
+        yield f"{cause} {way}, {size}: began {since}, done {until}"
     if arrivals.empty and departures.empty:
         yield "was on the GPU all the time"
 

@@ -337,9 +337,8 @@ def _savings(directory: Path, vanilla: str, context_bytes: int | None) -> tuple[
     results = read_results(directory)
     kernels = read_table(directory, "kernels") if (directory / "kernels.parquet").is_file() else None
     found = savings(results, vanilla, kernels, context_bytes=context_bytes)
-    jobs = results.groupby("cell")["trace"].agg(list)
-    counts = found["cell"].map(jobs.map(len))
-    return results, found.assign(jobs=counts, alike=found["cell"].map(jobs.map(set).map(len)) == 1)
+    cells, traces = found["cell"], results.groupby("cell")["trace"]
+    return results, found.assign(jobs=cells.map(traces.size()), alike=cells.map(traces.nunique()) == 1)
 
 
 def _case(row: Mapping[Any, Any]) -> str:

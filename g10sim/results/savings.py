@@ -77,11 +77,9 @@ def _cells(rows: pd.DataFrame, context_bytes: int | None) -> pd.DataFrame:
     )
     contexts = per_gpu.contexts if context_bytes is None else context_bytes * per_gpu.jobs
     peaks = (per_gpu.peak + contexts).groupby("cell").max()
-    identity = ["cell", *case_keys(rows, set()), "policy"]
-    cells = rows.drop_duplicates("cell")[list(dict.fromkeys(identity))].copy()
+    cells = rows.drop_duplicates("cell")[["cell", *case_keys(rows, set()), "policy"]]
     sums = rows.groupby("cell")[["exec_cycles", "bytes_in", "moved"]].sum()
-    summed = {name: cells.cell.map(sums[name]) for name in sums.columns}
-    return cells.assign(peak_gpu_bytes=cells.cell.map(peaks), **summed)
+    return cells.assign(peak_gpu_bytes=cells.cell.map(peaks)).join(sums, on="cell")
 
 
 def _passive_bytes(kernels: pd.DataFrame, page_bytes: int) -> pd.Series:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil, floor
 
 from g10sim.errors import InvariantError
 
@@ -66,9 +67,7 @@ def least_amount(span: Span, precision: Fraction) -> Judged:
         if failed is None:
             high, failed = yield from _downwards(span, high)
         answer = yield from _bisected(span, failed, high, precision)
-        below = _near(answer * (1 - TENTH), span, up=False)
-        above = _near(answer * (1 + TENTH), span, up=True)
-        around = [_near(answer * factor, span, up=factor > 1) for factor in AROUND]
+        below, above, *around = (_near(answer, times, span) for times in (1 - TENTH, 1 + TENTH, *AROUND))
         asked = tuple(sorted({amount for amount in (below, above, *around) if amount is not None}))
         reached = dict(zip(asked, (yield asked), strict=True))
         if below is None or not reached[below]:
@@ -126,8 +125,8 @@ def _endless(span: Span) -> InvariantError:
     return InvariantError(f"a search from {span.least} to {span.most} does not end")
 
 
-def _near(amount: Fraction, span: Span, *, up: bool) -> int | None:
-    """Return the next multiple of the grain; None outside the range of what can be asked for."""
-    whole = -(-amount // span.grain) if up else amount // span.grain
-    found = int(whole) * span.grain
+def _near(answer: int, times: Fraction, span: Span) -> int | None:
+    """Return a multiple of an answer, in whole grains away from it; None outside of what can be asked for."""
+    grains = answer * times / span.grain
+    found = (ceil(grains) if times > 1 else floor(grains)) * span.grain
     return found if max(span.grain, span.least) <= found <= span.most else None
