@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Unpack
 
-from g10sim.analysis.bound.bound import CHECKPOINTS, Bound, demand_bound
+from g10sim.analysis.bound.bound import demand_bound
 from g10sim.analysis.bound.demand import Demand, demand_of
 from g10sim.config.document import Document
 from g10sim.config.system import SystemSpec
@@ -49,14 +49,7 @@ class Case:
 
     def named(self) -> dict[str, Any]:
         """Return the columns that name it."""
-        cell, trace = self.cells[0], self.cells[0].jobs[0].trace
-        return {
-            "trace": trace.name,
-            "model": trace.model,
-            "batch_size": trace.batch_size,
-            "policy": cell.label,
-            **{key: text for key, text in cell.swept.items() if key != "seed"},
-        }
+        return _case_columns(self.cells[0])
 
     def document(self, name: str, sweep: Mapping[str, Any], config: Document) -> Document:
         """Return the configuration of its cells alone, everything spelled out, with a sweep."""
@@ -97,8 +90,9 @@ class Case:
         """
         if self.bound_obstacle:
             return 1.0, ""
+        machine = bound_machine(system, self.cells[0].jobs[0].gpu)
         try:
-            bounds = [self._bound(demand, system) for demand in self._demands]
+            bounds = [demand_bound(demand, machine, steady=False) for demand in self._demands]
         except CapacityError as error:
             return 0.0, str(error)
         shares = [found.ideal_cycles / found.cycles if found.cycles else 1.0 for found in bounds]
@@ -110,21 +104,24 @@ class Case:
         executed = {cell.seed: cell.workload().executed(0) for cell in self.cells}.values()
         return [demand_of(trace, gpu.clock, gpu.page_size, recompute=self.may_drop) for trace in executed]
 
-    def _bound(self, demand: Demand, system: SystemSpec) -> Bound:
-        machine = bound_machine(system, self.cells[0].jobs[0].gpu)
-        return demand_bound(demand, machine, steady=False, checkpoints=CHECKPOINTS if self.may_drop else None)
+
+def _case_columns(cell: Cell) -> dict[str, Any]:
+    """Return the columns that cells have in common which differ in nothing but the seed."""
+    trace = cell.jobs[0].trace
+    return {
+        "trace": trace.name,
+        "model": trace.model,
+        "batch_size": trace.batch_size,
+        "policy": cell.label,
+        **{key: text for key, text in cell.swept.items() if key != "seed"},
+    }
 
 
 def cases_of(experiment: Experiment) -> list[Case]:
     """Return the cases of a configuration, without the ideal policy. Raises ConfigError for none."""
     if any(not cell.one_job for cell in experiment.cells):
         raise ConfigError("workload: found several jobs; allowed: traces that run alone (workload.trace)")
-
-    def shared(cell: Cell) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-        swept = tuple((key, text) for key, text in cell.swept.items() if key != "seed")
-        return cell.jobs[0].trace.name, cell.label, swept
-
-    groups = grouped((shared(cell), cell) for cell in experiment.cells)
+    groups = grouped((tuple(_case_columns(cell).items()), cell) for cell in experiment.cells)
     limited = [
         Case(tuple(cells))
         for cells in groups.values()

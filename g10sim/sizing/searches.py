@@ -62,9 +62,8 @@ class Sizing:
     @property
     def failures(self) -> list[tuple[str, str]]:
         """Searches that failed, with the reason."""
-        pairs = zip(self.rows, self.searches, strict=True)
-        failed = [(row, search.reason) for row, search in pairs if search.status == FAILED]
-        return [(f"{row['resource']} ({row['trace']}, {row['policy']})", reason) for row, reason in failed]
+        failed = [row for row in self.rows if row["status"] == FAILED]
+        return [(f"{row['resource']} ({row['trace']}, {row['policy']})", row["reason"]) for row in failed]
 
 
 def size(

@@ -76,11 +76,10 @@ def iteration_bound(
     if trace.cpu_kernels:
         raise UnsupportedError(f"{trace.model}: {GPU_ALONE}")
     demand = demand_of(trace, machine.clock_hz, machine.page_bytes, recompute=recompute)
-    count = checkpoints or CHECKPOINTS if recompute else checkpoints
-    return demand_bound(demand, machine, steady=steady, checkpoints=count)
+    return demand_bound(demand, machine, steady=steady, checkpoints=checkpoints)
 
 
-def demand_bound(demand: Demand, machine: Machine, *, steady: bool, checkpoints: int | None) -> Bound:
+def demand_bound(demand: Demand, machine: Machine, *, steady: bool, checkpoints: int | None = None) -> Bound:
     """Return the bound of a demand. Raises CapacityError as ``iteration_bound`` does."""
     machine = machine.reduced(demand.peak_bytes)
     best = Bound(demand.ideal_cycles, demand.ideal_cycles, "sum of the kernels", steady, demand.recomputes)
@@ -88,11 +87,12 @@ def demand_bound(demand: Demand, machine: Machine, *, steady: bool, checkpoints:
     if not demand.recomputes:
         cycles, stalls, savings = closed_form(demand, machine, steady=steady)
         best = replace(best, cycles=cycles, method="closed form", stalls=stalls, savings=savings)
-    if checkpoints is None:
+    count = checkpoints or CHECKPOINTS if demand.recomputes else checkpoints
+    if count is None:
         return best
     from g10sim.analysis.bound.program import Program  # SciPy doubles the time that a command takes to start
 
-    chosen = Checkpoints(demand, choose_checkpoints(demand, checkpoints), steady)
+    chosen = Checkpoints(demand, choose_checkpoints(demand, count), steady)
     solution = Program(machine, chosen).solve()
     if solution is None:
         return best
