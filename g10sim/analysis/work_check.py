@@ -12,7 +12,7 @@ from g10sim.display import rounded_seconds
 from g10sim.errors import TraceError
 from g10sim.trace.model import Device, Kernel, TensorKind, TimeSource, Trace
 from g10sim.trace.repetition import blocks_of
-from g10sim.trace.work import KernelCost, NumberFormat, OperatorClass, cost_of
+from g10sim.trace.work import NumberFormat, OperatorClass, cost_of
 
 _CONVOLUTION, _GRADIENT = "convolution", "convolution_backward_"
 _MODELLED = (TimeSource.ROOFLINE, TimeSource.BYTES)
@@ -52,10 +52,8 @@ def _problems(trace: Trace) -> Iterator[tuple[Kernel, str]]:
             convolutions[kernel.layer].add(kernel.flops)
     gpu = known_gpu(trace)
     for kernel in kernels:
-        message = _flops_problem(trace, kernel, convolutions.get(kernel.layer, set()))
-        if not message and gpu is not None:
-            message = _time_problem(trace, kernel, gpu)
-        if message:
+        of_layer = convolutions.get(kernel.layer, set())
+        if message := _flops_problem(trace, kernel, of_layer) or _time_problem(trace, kernel, gpu):
             yield kernel, message
 
 
@@ -66,19 +64,20 @@ def _flops_problem(trace: Trace, kernel: Kernel, of_layer: set[int]) -> str:
     products = dict(kernel.sizes).get("products", 0)
     written = (trace.tensors[number] for number in kernel.outputs)
     room = sum(tensor.size_bytes for tensor in written if tensor.kind is not TensorKind.WORKSPACE)
-    if products and kernel.flops > 2 * (products + 1) * room:
-        return (
-            f"found flops {kernel.flops} with {products} products for each element of {room} bytes; "
-            f"allowed: at most {2 * (products + 1) * room}"
-        )
+    most = 2 * (products + 1) * room
+    if products and kernel.flops > most:
+        found = f"flops {kernel.flops} with {products} products for each element of {room} bytes"
+        return f"found {found}; allowed: at most {most}"
     return ""
 
 
-def _time_problem(trace: Trace, kernel: Kernel, gpu: GpuTimingSpec) -> str:
-    if kernel.device is not Device.GPU or kernel.time_source not in _MODELLED:
+def _time_problem(trace: Trace, kernel: Kernel, gpu: GpuTimingSpec | None) -> str:
+    if gpu is None or kernel.device is not Device.GPU or kernel.time_source not in _MODELLED:
         return ""
-    cost = _cost(kernel)
-    if cost is None or (cost.flops and not gpu.multiplies(cost.number_format)):
+    if kernel.operator_class not in set(OperatorClass) or kernel.number_format not in set(NumberFormat):
+        return ""
+    cost = cost_of(kernel)
+    if cost.flops and not gpu.multiplies(cost.number_format):
         return ""
     least = max(gpu.least_seconds(cost))
     if Fraction(kernel.duration + 1, trace.ticks_per_second) >= least:
@@ -89,9 +88,3 @@ def _time_problem(trace: Trace, kernel: Kernel, gpu: GpuTimingSpec) -> str:
         f"found {took} for {kernel.flops} FLOPs in {cost.number_format} and {kernel.moved_bytes} bytes; "
         f"allowed: {rounded_seconds(shortest / NANOSECONDS_PER_SECOND)} or more, at the peaks of {gpu.name}"
     )
-
-
-def _cost(kernel: Kernel) -> KernelCost | None:
-    """Return the work of a kernel; None where its class or format is not told."""
-    known = kernel.operator_class in set(OperatorClass) and kernel.number_format in set(NumberFormat)
-    return cost_of(kernel) if known else None
