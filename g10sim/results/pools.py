@@ -293,7 +293,7 @@ def largest_footprint_bytes(pool: MemoryPool, operations: Iterable[stream.Operat
         if operation.kind is stream.OperationKind.ALLOCATE:
             pool.allocate(operation.block, operation.size_bytes)
             largest = max(largest, pool.footprint_bytes)
-        elif operation.kind is stream.OperationKind.FREE:
+        else:
             pool.free(operation.block)
     return largest
 
@@ -303,13 +303,12 @@ _STEADY_ITERATIONS = 2
 
 def caching_pool_bytes(trace: Trace) -> int:
     """Return the most memory that PyTorch's caching allocator holds for a trace, free blocks included."""
-    operations = stream.only_allocations(stream.training_operations(trace, _STEADY_ITERATIONS))
-    return largest_footprint_bytes(PyTorchPool(), operations)
+    return largest_footprint_bytes(PyTorchPool(), stream.training_operations(trace, _STEADY_ITERATIONS))
 
 
 def compare_pools(trace: Trace, iterations: int = WATCHED_ITERATIONS) -> tuple[PoolUse, ...]:
     """Let every pool serve the same iterations of a trace from their start; the default pool comes first."""
-    operations = list(stream.only_allocations(stream.training_operations(trace, iterations)))
+    operations = list(stream.training_operations(trace, iterations))
     load = stream.peak_load_bytes(operations)
     pools: dict[str, MemoryPool] = {
         "default pool": DefaultPool(),

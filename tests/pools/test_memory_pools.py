@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g10sim.analysis.footprint import peak_live_bytes
-from g10sim.analysis.pools.operations import only_allocations, peak_load_bytes, training_operations
+from g10sim.analysis.pools.operations import peak_load_bytes, training_operations
 from g10sim.analysis.pools.placement import FITS
 from g10sim.results.pools import (
     DefaultPool,
@@ -60,7 +60,7 @@ def test_default_pool_grows_by_the_request_and_chunks_never_join():
 
 
 def stream(trace, iterations):
-    return list(only_allocations(training_operations(trace, iterations)))
+    return list(training_operations(trace, iterations))
 
 
 def small_pool(**parameters):

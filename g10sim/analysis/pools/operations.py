@@ -1,4 +1,4 @@
-"""Memory operations of training, as pools and swap planners see them, and the period in which they repeat."""
+"""Memory operations of training, as pools see them, and the period in which they repeat."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, count
 
-from g10sim.trace.model import Device, Trace
+from g10sim.trace.model import Trace
 
 FIRST_CHECK = 300
 """Operations after which the authors' implementation looks for iterations for the first time."""
@@ -20,8 +20,6 @@ class OperationKind(StrEnum):
     """Operations on a block of device memory."""
 
     ALLOCATE = "allocate"
-    READ = "read"
-    WRITE = "write"
     FREE = "free"
 
 
@@ -37,8 +35,8 @@ class Operation:
 def training_operations(trace: Trace, iterations: int) -> Iterator[Operation]:
     """Return the memory operations of that many iterations: persistent tensors first, which stay.
 
-    A kernel's new tensors are allocated when it starts, then come its reads and writes, then what is dead
-    is freed. A tensor that is written after nothing reads it any more gets a block for that kernel alone.
+    A kernel's new tensors are allocated when it starts, and what is dead then is freed when it ends. A tensor
+    that is written after nothing reads it any more gets a block for that kernel alone.
     """
     numbers = count()
     persistent = [tensor.id for tensor in trace.tensors if tensor.persistent]
@@ -49,9 +47,6 @@ def training_operations(trace: Trace, iterations: int) -> Iterator[Operation]:
             new = [tensor for tensor in kernel.tensors if tensor not in blocks]
             blocks.update((tensor, next(numbers)) for tensor in new)
             yield from _operations(OperationKind.ALLOCATE, new, trace, blocks)
-            if kernel.device is Device.GPU:
-                yield from _operations(OperationKind.READ, kernel.inputs, trace, blocks)
-                yield from _operations(OperationKind.WRITE, kernel.outputs, trace, blocks)
             used = [tensor for tensor in kernel.touched if tensor in blocks]
             dies = [tensor for tensor in used if trace.deaths[tensor] <= kernel.id + 1]
             dead = [tensor for tensor in dies if not trace.lasting[tensor]]
@@ -66,16 +61,10 @@ def _operations(
     return (Operation(kind, blocks[tensor], trace.tensors[tensor].size_bytes) for tensor in tensors)
 
 
-def only_allocations(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """Leave out reads and writes, which pools do not see."""
-    seen = (OperationKind.ALLOCATE, OperationKind.FREE)
-    return (operation for operation in operations if operation.kind in seen)
-
-
 def peak_load_bytes(operations: Iterable[Operation]) -> int:
     """Most bytes allocated at a time: no pool can do with less memory."""
     signs = {OperationKind.ALLOCATE: 1, OperationKind.FREE: -1}
-    changes = (signs.get(operation.kind, 0) * operation.size_bytes for operation in operations)
+    changes = (signs[operation.kind] * operation.size_bytes for operation in operations)
     return max(accumulate(changes, initial=0))
 
 
@@ -102,24 +91,21 @@ class Period:
 class Signatures:
     """Turns operations into values that repeat from one iteration to the next, whatever the addresses.
 
-    An allocation becomes its size, any other operation the distance to the one before on its block
+    An allocation becomes its size, a free the distance to the allocation of its block
     (vd2 branch of the authors' incubator-singa, src/core/device/swap_gpu.cc).
     """
 
     def __init__(self) -> None:
-        self._last: dict[int, int] = {}
+        self._allocated: dict[int, int] = {}
         self._count = 0
 
     def next(self, operation: Operation) -> Hashable:
         """Return the value of the next operation of the stream."""
-        last = self._last.get(operation.block, self._count)
         index, self._count = self._count, self._count + 1
         if operation.kind is OperationKind.FREE:
-            self._last.pop(operation.block, None)
-        else:
-            self._last[operation.block] = index
-        is_new = operation.kind is OperationKind.ALLOCATE
-        return operation.kind, operation.size_bytes if is_new else index - last
+            return operation.kind, index - self._allocated.pop(operation.block, index)
+        self._allocated[operation.block] = index
+        return operation.kind, operation.size_bytes
 
 
 def find_period(values: Sequence[Hashable], least_length: int = 1) -> Period | None:
