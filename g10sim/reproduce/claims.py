@@ -183,7 +183,6 @@ def check_claims(
     *,
     quick: bool = False,
     reference: Path | None = None,
-    settings: Sequence[str] = (),
     **running: Unpack[Running],
 ) -> tuple[list[Finding], dict[str, Outcome]]:
     """Run the experiments behind claims, measure them, and write ``claims.csv`` and ``cases.csv``.
@@ -193,17 +192,13 @@ def check_claims(
     before anything runs.
     """
     tested = ((claim.experiment, *(one.experiment for one in claim.tested)) for claim in claims)
-    names = list(dict.fromkeys(name for some in tested for name in some if name))
-    documents = {
-        (name, BUNDLED): _document(name, [*(listed.experiments[name].quick if quick else ()), *settings])
-        for name in names
-    }
+    used = {name: listed.experiments[name] for some in tested for name in some if name}
+    documents = {(name, BUNDLED): _document(name, spec.quick if quick else ()) for name, spec in used.items()}
     if reference is not None:
-        for name in names:
-            published = listed.experiments[name].published
-            if published is not None:
+        for name, spec in used.items():
+            if (published := spec.published) is not None:
                 traces = _imported(reference, published.traces[:1] if quick else published.traces, output)
-                documents[name, REFERENCE] = _document(name, [traces, *published.settings, *settings])
+                documents[name, REFERENCE] = _document(name, [traces, *published.settings])
     named = {_directory(*key): document for key, document in documents.items()}
     outcomes = run_experiments(named, output, **running)
     findings = [
