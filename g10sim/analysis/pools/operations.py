@@ -117,15 +117,10 @@ def find_period(values: Sequence[Hashable], least_length: int = 1) -> Period | N
     """
     matches = _z_function(values[::-1])
     total = len(values)
-    best: Period | None = None
-    reach = (total + 1) // 2
-    for length in range(max(1, least_length), total // 2 + 1):
-        repeated = matches[length] + length
-        if matches[length] >= length and repeated >= reach:
-            if best is None or repeated > reach:
-                best = Period(total - repeated, length)
-            reach = repeated
-    return best
+    lengths = range(max(1, least_length), total // 2 + 1)
+    reach = {length: matches[length] + length for length in lengths if matches[length] >= length}
+    best = max(reach, key=reach.__getitem__, default=None)
+    return None if best is None or 2 * reach[best] < total else Period(total - reach[best], best)
 
 
 def _z_function(values: Sequence[Hashable]) -> list[int]:
