@@ -54,7 +54,6 @@ class Goal:
 class Sizing:
     """Outcome: the rows of sizing.csv, the searches that they describe, and what its user should be told."""
 
-    directory: Path
     rows: tuple[dict[str, Any], ...]
     searches: tuple[Search, ...]
     warnings: tuple[str, ...]
@@ -103,7 +102,7 @@ def size(
         for text in one.warnings
         if text not in experiment.warnings
     )
-    return Sizing(directory, tuple(rows), searches, (*experiment.warnings, *own))
+    return Sizing(tuple(rows), searches, (*experiment.warnings, *own))
 
 
 def _names(searches: Iterable[Search], *, several: bool) -> dict[str, Search]:
