@@ -16,7 +16,7 @@ from g10sim.policies.interface.contract import MemoryKind, Move
 from g10sim.policies.interface.moves import Evict, eviction_of
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy
-from g10sim.sim.hooks import asked, moves_of, victims_of
+from g10sim.sim.hooks import asked, moves_of, plan_of, victims_of
 from g10sim.sim.view import kernels_to_next_use
 from g10sim.trace.model import Trace
 
@@ -195,7 +195,7 @@ class Mover:
     def begin(self, iteration: int) -> None:
         """Begin a step. Raises ExecutionError for a policy that answers with another plan."""
         self.view.iteration, self.view.kernel = iteration, 0
-        plan: MigrationPlan | None = self._answer("on_iteration_start", lambda answer: answer)
+        plan: MigrationPlan | None = self._answer("on_iteration_start", plan_of)
         if plan is not None:
             self._plan.clear()
             self._take(plan)

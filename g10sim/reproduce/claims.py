@@ -235,17 +235,17 @@ def _imported(reference: Path, traces: Sequence[str], output: Path) -> str:
 
 
 def _find(claim: ClaimSpec, data: str, output: Path) -> Finding:
-    measured = _measure(claim.measure, claim.experiment, data, output)
+    def measured(measure: Measure, experiment: str) -> Measured:
+        place = f"claim {claim.name}, experiment {experiment}"
+        return measured_in(output / _directory(experiment, data), measure, place)
+
+    found = measured(claim.measure, claim.experiment)
     tested = tuple(
-        (one.says, _measure(one.measure, one.experiment or claim.experiment, data, output))
+        (one.says, measured(one.measure, one.experiment or claim.experiment))
         for one in claim.tested
         if (output / _directory(one.experiment or claim.experiment, data)).is_dir()
     )
-    return Finding(claim, data, measured, tested)
-
-
-def _measure(measure: Measure, experiment: str, data: str, output: Path) -> Measured:
-    return measured_in(output / _directory(experiment, data), measure, f"{LIST}, experiment {experiment}")
+    return Finding(claim, data, found, tested)
 
 
 def by_verdict(findings: Iterable[Finding]) -> Mapping[str, int]:

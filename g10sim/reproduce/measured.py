@@ -112,7 +112,8 @@ class MeasuredSpec(Spec):
         for position, row in enumerate(self.rows):
             if row.source not in self.sources:
                 yield f"rows.{position}.source: found '{row.source}'{not_found(row.source, self.sources)}"
-        for name in set(self.sources) - {row.source for row in self.rows}:
+        used = {row.source for row in self.rows}
+        for name in (one for one in self.sources if one not in used):
             yield f"sources.{name}: found no row that names it; allowed: sources of rows"
 
 

@@ -42,7 +42,13 @@ class Measured:
 
     @classmethod
     def of(cls, average: Average, cases: Mapping[str, float], *parts: Any) -> Measured:
-        """Make it with the average of its cases as its value; ``parts`` are the cells, and notes if any."""
+        """Make it with the average of its cases as its value; ``parts`` are the cells, and notes if any.
+
+        Raises ConfigError for a geometric mean of what is not above 0.
+        """
+        for name, value in cases.items() if average == "geometric_mean" else ():
+            if value <= 0:
+                raise ConfigError(f"geometric_mean: found {value:g} for {name}; allowed: values above 0")
         return cls(_AVERAGES[average](list(cases.values())) if cases else None, cases, *parts)
 
 

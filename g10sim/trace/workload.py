@@ -37,7 +37,7 @@ class Workload:
     """Jobs that share one machine.
 
     ``sharing`` describes how jobs share one GPU; by default they run one after another, in order of arrival
-    and then of position. With an ``exchange`` the jobs are data-parallel replicas of one training, each on a
+    and then of position. With an ``exchange`` the jobs are data-parallel replicas of one training, each on
     its own GPU, that exchange gradients. With a ``variation`` kernel times deviate from the traces by
     factors drawn from ``seed``, the same in all iterations and under every policy. Policies see neither.
     """

@@ -20,6 +20,7 @@ from executed_steps import (
 import g10sim
 from g10sim.capture.fused import attention_kernels
 from g10sim.capture.options import step_options
+from g10sim.errors import PolicyError
 from g10sim.execute.moving import Guide
 from g10sim.execute.running import executable
 from g10sim.execute.script import captured_script
@@ -52,6 +53,21 @@ class Farthest(Policy):
 @pytest.fixture(scope="module")
 def case():
     return recorded(LOOPS["transformer"])
+
+
+class NoPlan(Farthest):
+    """Answers with what is no plan."""
+
+    name = "no_plan"
+
+    def on_iteration_start(self, view):
+        return 7
+
+
+def test_a_plan_that_is_none_is_refused(case):
+    budget = case.budget()
+    with pytest.raises(PolicyError, match="on_iteration_start raised TypeError: found 7; allowed: a Migr"):
+        executed(case, budget, under(case, f"{__name__}:NoPlan", budget))
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,14 @@ def test_a_claim_is_measured_and_judged_by_its_ranges(small, low, lowest, verdic
         assert [row["tested"] for row in csv.DictReader(file)] == ["", "the other way round"]
 
 
+def test_a_measure_that_fails_is_told_with_its_claim(small):
+    path = listed(small)
+    path.write_text(path.read_text().replace("column: exec_cycles", "column: exec_s", 1))
+    claims = load_claims(path)
+    with pytest.raises(ConfigError, match=r"^claim faster, experiment small: found no column 'exec_s'"):
+        check_claims(claims, claims.claims, small / "out")
+
+
 def test_a_short_run_has_fewer_cells(small):
     claims = load_claims(listed(small))
     _, outcomes = check_claims(claims, claims.claims, small / "out", quick=True)

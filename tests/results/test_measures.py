@@ -68,6 +68,14 @@ def test_averages_of_cases(tmp_path):
         assert found.value == pytest.approx(value)
 
 
+def test_a_geometric_mean_is_of_values_above_0(tmp_path):
+    here = results(tmp_path, ("a", "slow", 1, 200), ("a", "fast", 1, 200))
+    spec = {"of": "comparison", "column": "exec_cycles", "policy": "fast", "against": "slow"}
+    one = measure(**spec, value="improvement", average="geometric_mean")
+    with pytest.raises(ConfigError, match="geometric_mean: found 0 for a, 1; allowed: values above 0"):
+        one.measure(here)
+
+
 def test_cells_are_chosen_by_columns_and_compared_with_others(tmp_path):
     here = results(tmp_path, ("a", "one", 0, 200), ("a", "one", 0.2, 250), ("b", "one", 0.2, 700))
     spec = {"of": "comparison", "column": "exec_cycles", "policy": "one", "against": "one"}

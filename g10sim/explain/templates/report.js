@@ -1,5 +1,5 @@
 "use strict";
-// The charts and tables of a report. DATA is what g10sim/experiment/report_data.py describes.
+// The charts and tables of a report. DATA is what g10sim/explain/report.py describes.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const KEYS = DATA.keys, POLICY = KEYS.findIndex(key => key.name === "policy");
 const SPARE = ["#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#882255", "#999933"];
