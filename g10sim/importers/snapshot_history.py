@@ -112,59 +112,56 @@ class _Ranges:
         yield from map(self.blocks.__getitem__, self._addresses[place : bisect_left(self._addresses, end)])
 
 
-class _Completion:
-    """Follows blocks, or segments, and notes the releases that are missing."""
+def _completed(
+    events: Sequence[Event], ended: Sequence[Block], end_us: int, allocated: Action, *releasing: Action
+) -> tuple[list[Block], list[tuple[int, Event]]]:
+    """Return blocks, or segments, from before the events, and the releases that are missing, with places.
 
-    def __init__(self, allocated: Action, requested: Action | None, released: Action) -> None:
-        self._allocated, self._requested, self._released = allocated, requested, released
-        self._live = _Ranges()
-        self.before: list[Block] = []
-        self.missing: list[tuple[int, Event]] = []
+    The last of the ``releasing`` actions ends a block, one before it asks for that.
+    """
+    live = _Ranges()
+    before: list[Block] = []
+    missing: list[tuple[int, Event]] = []
 
-    def follow(self, events: Sequence[Event], ended: Sequence[Block], end_us: int) -> None:
-        for position, event in enumerate(events):
-            address = event.block.address
-            if event.action is self._allocated:
-                for block in list(self._live.overlapping(event.block)):
-                    self._release(events, block, position, event.time_us)
-                self._live.add(event.block)
-            elif event.action in (self._requested, self._released):
-                if address not in self._live.blocks:
-                    self.before.append(event.block)
-                    self._live.add(event.block)
-                self._live.requested[address] = position
-            if event.action is self._released:
-                self._live.remove(address)
-        there = {block.address for block in ended}
-        for block in [block for address, block in self._live.blocks.items() if address not in there]:
-            self._release(events, block, len(events), end_us)
-        self.before += [block for block in ended if block.address not in self._live.blocks]
-
-    def _release(self, events: Sequence[Event], block: Block, latest: int, latest_us: int) -> None:
-        position = self._live.requested.get(block.address, latest)
+    def release(block: Block, latest: int, latest_us: int) -> None:
+        position = live.requested.get(block.address, latest)
         time_us = latest_us if position == latest else events[position].time_us
-        self.missing.append((position, Event(self._released, block, time_us)))
-        self._live.remove(block.address)
+        missing.append((position, Event(releasing[-1], block, time_us)))
+        live.remove(block.address)
+
+    for position, event in enumerate(events):
+        address = event.block.address
+        if event.action is allocated:
+            for block in list(live.overlapping(event.block)):
+                release(block, position, event.time_us)
+            live.add(event.block)
+        elif event.action in releasing:
+            if address not in live.blocks:
+                before.append(event.block)
+                live.add(event.block)
+            live.requested[address] = position
+        if event.action is releasing[-1]:
+            live.remove(address)
+    there = {block.address for block in ended}
+    for block in [block for address, block in live.blocks.items() if address not in there]:
+        release(block, len(events), end_us)
+    return before + [block for block in ended if block.address not in live.blocks], missing
 
 
 def whole_history(events: Sequence[Event], end: State) -> History:
     """Return the history with the releases that are missing, and the bytes that every block takes."""
-    blocks = _Completion(Action.ALLOCATED, Action.REQUESTED, Action.RELEASED)
-    blocks.follow(events, end.blocks, end.time_us)
-    segments = _Completion(Action.GROWN, None, Action.SHRUNK)
-    segments.follow(events, end.segments, end.time_us)
-    missing = [*blocks.missing, *segments.missing]
-    placed = [(position, 1, event) for position, event in enumerate(events)]
-    placed += [(position, 0, event) for position, event in missing]
-    placed.sort(key=lambda one: one[:2])
+    actions = Action.ALLOCATED, Action.REQUESTED, Action.RELEASED
+    blocks, releases = _completed(events, end.blocks, end.time_us, *actions)
+    segments, shrinks = _completed(events, end.segments, end.time_us, Action.GROWN, Action.SHRUNK)
+    # Of what has the same place, releases come first.
+    placed = sorted([*releases, *shrinks, *enumerate(events)], key=lambda one: one[0])
     known = {block.address: block.taken_bytes for block in end.blocks}
     before = tuple(
         replace(block, taken_bytes=block.taken_bytes or _rounded(block.size_bytes))
-        for block in sorted(blocks.before, key=lambda block: block.address)
+        for block in sorted(blocks, key=lambda block: block.address)
     )
-    taking = _Taking(before, segments.before, end, any(event.action is Action.MAPPED for event in events))
-    whole = tuple(taking.of([event for _, _, event in placed], known))
-    return History(before, whole, len(blocks.missing))
+    taking = _Taking(before, segments, end, any(event.action is Action.MAPPED for event in events))
+    return History(before, tuple(taking.of([event for _, event in placed], known)), len(releases))
 
 
 _SPEC = CachingPoolSpec()
