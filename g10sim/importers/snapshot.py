@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -293,12 +293,9 @@ def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -
         times.append(event.time_us)
     operations.append(Operation("end", Phase.OTHER, reads=dict.fromkeys(storages.values())))
     times.append(snapshot.end_us)
-    latest = times[0]
-    for operation, time in zip(operations, times[1:], strict=False):
-        operation.duration_ns = max(time - latest, 0) * NANOSECONDS_PER_MICROSECOND
-        latest = max(latest, time)
-    for operation in () if snapshot.is_timed else operations:
-        operation.duration_ns = 1
+    moments = accumulate([*times, snapshot.end_us], max)
+    for operation, (start, end) in zip(operations, pairwise(moments), strict=True):
+        operation.duration_ns = (end - start) * NANOSECONDS_PER_MICROSECOND if snapshot.is_timed else 1
     source = TimeSource.MEASURED if snapshot.is_timed else TimeSource.NONE
     origin = {"source": "memory snapshot of PyTorch", "device_number": f"{snapshot.device}"}
     trace = build_trace(operations, snapshot.path, model, batch_size, origin, time_source=source)
