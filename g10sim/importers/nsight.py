@@ -220,23 +220,20 @@ def import_nsight(
     """
     starts = [work.start_ns for work in report.work]
     operations: list[Operation] = []
-    numbers, busy = [], starts[0]
-    for work in report.work:
-        if keep_gaps and work.start_ns > busy:
-            operations.append(Operation(IDLE, Phase.OTHER, duration_ns=work.start_ns - busy))
-        taken = max(work.end_ns - max(work.start_ns, busy), 0)
-        busy = max(busy, work.end_ns)
-        numbers.append(len(operations))
-        operations.append(Operation(work.name, Phase.OTHER, duration_ns=taken))
+    kernels: list[Operation] = []
+    for work, (idle_ns, taken_ns) in zip(report.work, _times(report.work), strict=True):
+        if keep_gaps and idle_ns:
+            operations.append(Operation(IDLE, Phase.OTHER, duration_ns=idle_ns))
+        kernels.append(Operation(work.name, Phase.OTHER, duration_ns=taken_ns))
+        operations.append(kernels[-1])
     for life in report.lives:
         first = 0 if life.start_ns is None else bisect_left(starts, life.start_ns)
         last = (len(starts) if life.end_ns is None else bisect_left(starts, life.end_ns)) - 1
         if first > last:
             continue  # no kernel started while it was there
         storage = Storage(life.size_bytes, external=life.start_ns is None)
-        begin = operations[numbers[first]]
-        (begin.reads if storage.external else begin.writes)[storage] = None
-        operations[numbers[last]].reads[storage] = None
+        (kernels[first].reads if storage.external else kernels[first].writes)[storage] = None
+        kernels[last].reads[storage] = None
     origin = {"source": "report of Nsight Systems", "device_number": f"{report.device}"}
     origin |= {} if report.process is None else {"process": f"{report.process}"}
     trace = build_trace(operations, report.path, model, batch_size, origin)
@@ -245,21 +242,20 @@ def import_nsight(
 
 def _account(report: Report, *, keep_gaps: bool) -> Account:
     """Return the account of the device time; a report says nothing about memory that the trace lacks."""
-    account = Account()
-    account.imported_ns = _busy(report.work)
-    whole = _busy((*report.work, *report.migrations))
-    account.leave_out(_MIGRATED, whole - account.imported_ns)
-    account.put_aside(Reason.OVERLAP, sum(map(_duration, report.work)) - account.imported_ns)
+    idle, imported = _idle_and_busy(report.work)
+    gaps, whole = _idle_and_busy((*report.work, *report.migrations))
+    account = Account(imported)
+    account.leave_out(_MIGRATED, whole - imported)
+    account.put_aside(Reason.OVERLAP, sum(map(_duration, report.work)) - imported)
     if keep_gaps:
-        account.put_aside("gaps, kept as idle time of the host", _span(report.work) - account.imported_ns)
+        account.put_aside("gaps, kept as idle time of the host", idle)
     else:
-        account.put_aside(Reason.GAPS, _span((*report.work, *report.migrations)) - whole)
+        account.put_aside(Reason.GAPS, gaps)
     elsewhere = sum(_duration(one) for one in report.others if one.place.device != report.device)
     account.put_aside(Reason.DEVICES, elsewhere)
     account.put_aside(_PROCESSES, sum(map(_duration, report.others)) - elsewhere)
     if report.graphs:
-        taken = _busy(sorted(report.graphs, key=lambda one: one.start_ns))
-        share = taken / account.imported_ns if account.imported_ns else 0
+        share = _idle_and_busy(report.graphs)[1] / imported if imported else 0
         account.notes.append(
             f"found {len(report.graphs)} CUDA graphs without their kernels ({share:.1%} of the time): each "
             "is one kernel; nsys profile --cuda-graph-trace=node records those inside"
@@ -277,14 +273,16 @@ def _duration(work: _Work) -> int:
     return work.end_ns - work.start_ns
 
 
-def _span(work: Sequence[_Work]) -> int:
-    return max(one.end_ns for one in work) - min(one.start_ns for one in work)
+def _times(work: Iterable[_Work]) -> Iterator[tuple[int, int]]:
+    """Yield, in the order of starts, how long nothing ran before each, and the time that it adds."""
+    found = sorted(work, key=lambda one: one.start_ns)
+    busy = found[0].start_ns
+    for one in found:
+        yield max(one.start_ns - busy, 0), max(one.end_ns - max(one.start_ns, busy), 0)
+        busy = max(busy, one.end_ns)
 
 
-def _busy(work: Iterable[_Work]) -> int:
-    """Return the nanoseconds in which at least one of them ran."""
-    found = end = 0
-    for one in sorted(work, key=lambda one: one.start_ns):
-        found += max(one.end_ns - max(one.start_ns, end), 0)
-        end = max(end, one.end_ns)
-    return found
+def _idle_and_busy(work: Iterable[_Work]) -> tuple[int, int]:
+    """Return the nanoseconds in which nothing ran until the last has ended, and those in which one did."""
+    idle, taken = zip(*_times(work), strict=True)
+    return sum(idle), sum(taken)
