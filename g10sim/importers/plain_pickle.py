@@ -55,9 +55,11 @@ def read_plain_pickle(path: Path, what: str) -> tuple[Any, int]:
         if size_bytes > MOST_BYTES:
             raise TraceError(f"{path}: found {size_bytes} bytes; allowed: at most {MOST_BYTES}, {what}")
         data = path.read_bytes()
-    operations = _check(path, data, what)
     try:
+        operations = _check(path, data, what)
         return _PlainUnpickler(io.BytesIO(data)).load(), operations
+    except TraceError:
+        raise
     except Exception as error:  # the C reader raises many kinds for broken input
         raise TraceError(f"{path}: found a broken pickle ({error}); allowed: {what}") from error
 
@@ -66,21 +68,15 @@ def _check(path: Path, data: bytes, what: str) -> int:
     """Look through a pickle without building it; return the number of operations. Raises TraceError."""
     depths = _Depths()
     number = 0
-    try:
-        for number, (operation, argument, position) in enumerate(pickletools.genops(data), 1):
-            if operation.name not in _ALLOWED:
-                allowed = f"{what}, plain values that name no code"
-                found = f"the pickle operation {operation.name}"
-                raise TraceError.at(f"{path}: byte {position}", found, allowed)
-            if number > MOST_OPERATIONS:
-                raise TraceError.at(path, f"more than {MOST_OPERATIONS} values", f"at most that many, {what}")
-            depths.follow(operation.name, len(operation.stack_before), argument)
-            if depths.deepest > MOST_DEPTH:
-                raise TraceError(f"{path}: found values nested deeper than {MOST_DEPTH}; allowed: {what}")
-    except TraceError:
-        raise
-    except (ValueError, IndexError, KeyError, TypeError) as error:
-        raise TraceError(f"{path}: found a broken pickle ({error}); allowed: {what}") from error
+    for number, (operation, argument, position) in enumerate(pickletools.genops(data), 1):
+        if operation.name not in _ALLOWED:
+            allowed = f"{what}, plain values that name no code"
+            raise TraceError.at(f"{path}: byte {position}", f"the pickle operation {operation.name}", allowed)
+        if number > MOST_OPERATIONS:
+            raise TraceError.at(path, f"more than {MOST_OPERATIONS} values", f"at most that many, {what}")
+        depths.follow(operation.name, len(operation.stack_before), argument)
+        if depths.deepest > MOST_DEPTH:
+            raise TraceError(f"{path}: found values nested deeper than {MOST_DEPTH}; allowed: {what}")
     return number
 
 
@@ -109,12 +105,11 @@ class _Depths:
         elif name in _GETS:
             stack.append(self._memo[argument])
         elif name in _FILLING:
-            items = self._items(taken - 1, is_marked=name.endswith("S"))
-            self._grow(len(stack) - 1, items)
+            self._grow(self._items(taken - 1, is_marked=name.endswith("S")))
         elif name.startswith("TUPLE"):
             items = self._items(taken, is_marked=name == "TUPLE")
             stack.append(0)
-            self._grow(len(stack) - 1, items)
+            self._grow(items)
         else:
             stack.append(1 if name in _EMPTY else 0)
 
@@ -133,8 +128,9 @@ class _Depths:
         del self._stack[start:]
         return items
 
-    def _grow(self, position: int, items: list[int]) -> None:
-        if position < 0:
+    def _grow(self, items: list[int]) -> None:
+        """Put items into the container on top of the stack."""
+        if not self._stack:
             raise IndexError("too few values")
-        self._stack[position] = max(self._stack[position], 1 + max(items, default=0))
-        self.deepest = max(self.deepest, self._stack[position])
+        self._stack[-1] = max(self._stack[-1], 1 + max(items, default=0))
+        self.deepest = max(self.deepest, self._stack[-1])
