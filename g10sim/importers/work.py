@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from g10sim.importers.execution_nodes import Node, Reference
 from g10sim.importers.operations import Operation
@@ -21,14 +22,8 @@ _FORMATS: Mapping[str, NumberFormat] = {
     "signed char": NumberFormat.INT8,
 }
 _PRODUCTS = {
-    "mm": 0,
-    "_scaled_mm": 0,
-    "_int_mm": 0,
-    "matmul": 0,
-    "linear": 0,
-    "bmm": 0,
-    "addmm": 1,
-    "baddbmm": 1,
+    **dict.fromkeys(("mm", "_scaled_mm", "_int_mm", "matmul", "linear", "bmm"), 0),
+    **dict.fromkeys(("addmm", "baddbmm"), 1),
 }
 """Products of matrices, with the position of the left one among the tensors."""
 _CONVOLUTIONS = frozenset(
@@ -63,7 +58,7 @@ def work_of(node: Node, operation: Operation) -> KernelCost:
 
 
 def _known(
-    cost: KernelCost, kind: OperatorClass, reference: Reference, flops: int, sizes: Mapping[str, int]
+    cost: KernelCost, kind: OperatorClass, reference: Reference, flops: int, sizes: Mapping[str, Any]
 ) -> KernelCost:
     """Return the work with its class, format and FLOPs; as it was for a format without a rate."""
     number_format = _FORMATS.get(reference.kind.lower())
@@ -71,10 +66,7 @@ def _known(
         return cost
     if kind is OperatorClass.CONVOLUTION and number_format is NumberFormat.FLOAT32:
         number_format = NumberFormat.TF32
-    known = replace(cost, operator_class=kind, number_format=number_format, flops=flops)
-    for name, value in sizes.items():
-        setattr(known, name, value)
-    return known
+    return replace(cost, operator_class=kind, number_format=number_format, flops=flops, **sizes)
 
 
 def _product(cost: KernelCost, tensors: Sequence[Reference], outputs: Sequence[Reference]) -> KernelCost:
