@@ -1,4 +1,4 @@
-"""Reads pickles that hold plain values only: nothing in them can name code, and their size is limited."""
+"""Reads pickles that hold plain values only: nothing in them can name code, and there are not too many."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from g10sim.errors import TraceError
-from g10sim.files import reading
 
-MOST_BYTES = 256 * 2**20
-"""Largest file that is read."""
 MOST_OPERATIONS = 10_000_000
 """Most operations of a pickle; each makes at most one value, the largest of which is an empty dict."""
 MOST_DEPTH = 64
@@ -43,18 +40,13 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("refers to something outside")
 
 
-def read_plain_pickle(path: Path, what: str) -> tuple[Any, int]:
-    """Return the value of a pickle file and the number of its operations.
+def read_plain_pickle(path: Path, data: bytes, what: str) -> tuple[Any, int]:
+    """Return the value of a pickle, the data of a file, and the number of its operations.
 
-    The whole file is looked through before anything of it is built: an operation other than those for plain
+    All of it is looked through before anything of it is built: an operation other than those for plain
     values, more than ``MOST_OPERATIONS``, or containers nested deeper than ``MOST_DEPTH`` refuse it. Raises
     TraceError, which calls the file ``what``.
     """
-    with reading(path, TraceError, what):
-        size_bytes = path.stat().st_size
-        if size_bytes > MOST_BYTES:
-            raise TraceError(f"{path}: found {size_bytes} bytes; allowed: at most {MOST_BYTES}, {what}")
-        data = path.read_bytes()
     try:
         operations = _check(path, data, what)
         return _PlainUnpickler(io.BytesIO(data)).load(), operations

@@ -18,7 +18,7 @@ from g10sim.importers.account import Account, accounted
 from g10sim.importers.kineto_events import NANOSECONDS_PER_MICROSECOND, Entry
 from g10sim.importers.near_json import unchanged
 from g10sim.importers.operations import Operation, Storage, build_trace
-from g10sim.importers.plain_pickle import MOST_BYTES, read_plain_pickle
+from g10sim.importers.plain_pickle import read_plain_pickle
 from g10sim.importers.snapshot_history import SIGNS, Action, Block, Event, History, Pool, State, whole_history
 from g10sim.results.pools import PyTorchPool
 from g10sim.trace.model import Phase, TensorKind, TimeSource, Trace
@@ -28,6 +28,8 @@ WHAT = "a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot)"
 _SILENT = ("oom", "snapshot", "user_defined")
 """Actions that neither take nor return memory."""
 _ACTIONS = tuple(sorted((*Action, *_SILENT)))
+MOST_BYTES = 256 * 2**20
+"""Largest file that is read."""
 _MOST = 2**48
 _A_SIZE = "a whole number of bytes"
 _JSON_STARTS, _BEFORE_JSON, _LOOKED_AT = (b"{", b"["), b"\xef\xbb\xbf \t\r\n", 64
@@ -126,13 +128,12 @@ def _values(path: Path) -> tuple[Any, int]:
     """Return what is in the file and the most blocks that it can hold."""
     with reading(path, TraceError, WHAT, "JSON"):
         size_bytes = path.stat().st_size
-        with path.open("rb") as file:
-            is_json = file.read(_LOOKED_AT).lstrip(_BEFORE_JSON).startswith(_JSON_STARTS)
-        if not is_json:
-            return read_plain_pickle(path, WHAT)
         if size_bytes > MOST_BYTES:
             raise TraceError(f"{path}: found {size_bytes} bytes; allowed: at most {MOST_BYTES}, {WHAT}")
-        return json.loads(path.read_text("utf-8-sig"), object_hook=unchanged), size_bytes
+        data = path.read_bytes()
+        if data[:_LOOKED_AT].lstrip(_BEFORE_JSON).startswith(_JSON_STARTS):
+            return json.loads(data.decode("utf-8-sig"), object_hook=unchanged), size_bytes
+    return read_plain_pickle(path, data, WHAT)
 
 
 def _size(entry: Entry, key: str) -> int:
