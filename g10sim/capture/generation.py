@@ -24,6 +24,8 @@ from g10sim.trace.model import Tensor, TensorKind
 from g10sim.trace.work import SIZES
 
 _PROMPT = "input_ids"
+_NUMBERS = ("flops", "moved_bytes", *SIZES)
+"""Numbers of a kernel that may change from step to step."""
 _CACHE_NAMES = ("cache", "past_key_values")  # since transformers 5.24, and before
 
 
@@ -48,8 +50,7 @@ class KernelTemplate:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The numbers that may change from step to step."""
-        cost = self.cost
-        return cost.flops, cost.moved_bytes, *(getattr(cost, name) for name in SIZES)
+        return tuple(getattr(self.cost, name) for name in _NUMBERS)
 
     @property
     def rest(self) -> tuple[object, ...]:
@@ -60,10 +61,8 @@ class KernelTemplate:
 
     def with_sizes(self, sizes: Sequence[int]) -> KernelTemplate:
         """Return the kernel with other numbers."""
-        flops, moved, *rest = sizes
-        cost = replace(self.cost, flops=flops, moved_bytes=moved)
-        cost.note(dict(zip(SIZES, rest, strict=True)))
-        return KernelTemplate(cost, self.reads, self.writes)
+        numbers: dict[str, Any] = dict(zip(_NUMBERS, sizes, strict=True))
+        return replace(self, cost=replace(self.cost, **numbers))
 
 
 @dataclass(frozen=True, slots=True)
