@@ -138,25 +138,23 @@ class Writer:
         """Yield the kernels of all steps."""
         for number, step in enumerate(self._steps.steps):
             groups = [(unit, list(found)) for unit, found in groupby(step.kernels, self._layout.unit)]
+            order = [unit for unit, _ in groups]
             units = [found for unit, found in groups if unit is not None]
-            if not self._is_repeated(number, [unit for unit, _ in groups], units):
+            first = order.index(0) if 0 in order else 0
+            end = first + len(units)
+            if order[first:end] != [*range(len(units))] or not self._are_alike(number, units):
                 yield self._block(number, step.kernels)
                 continue
-            first = next(place for place, (unit, _) in enumerate(groups) if unit == 0)
             before = [kernel for _, found in groups[: first + 1] for kernel in found]
-            after = [kernel for _, found in groups[first + len(units) :] for kernel in found]
+            after = [kernel for _, found in groups[end:] for kernel in found]
             yield self._block(number, before)
             yield self._block(number, units[1], len(units) - 1)
             if after:
                 yield self._block(number, after)
 
-    def _is_repeated(
-        self, step: int, order: Sequence[int | None], units: Sequence[Sequence[KernelTemplate]]
-    ) -> bool:
-        """Return True if the units of a step stand one after another and all but the first are alike."""
-        if len(units) < _FEWEST_UNITS or [unit for unit in order if unit is not None] != [*range(len(units))]:
-            return False
-        if None in order[order.index(0) : order.index(len(units) - 1)]:
+    def _are_alike(self, step: int, units: Sequence[Sequence[KernelTemplate]]) -> bool:
+        """Return True if a step has units enough, and all but the first are alike."""
+        if len(units) < _FEWEST_UNITS:
             return False
         wanted = [self._described(step, kernel, 0) for kernel in units[1]]
         return all(
