@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
@@ -15,7 +14,7 @@ from g10sim.analysis.footprint import footprint_bytes
 from g10sim.config.document import load_document
 from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
-from g10sim.files import save_text
+from g10sim.files import file_hash, save_text
 from g10sim.trace.format import load_trace
 
 MANIFEST = "MANIFEST.yaml"
@@ -118,7 +117,7 @@ def described(entry: Entry, path: Path) -> Entry:
         "footprint_bytes": footprint_bytes(trace),
         "peak_live_bytes": int(trace.origin.get("peak_live_bytes", 0)),
         "kernel_time_ns": sum(kernel.duration for kernel in trace.kernels),
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "sha256": file_hash(path),
     }
     return entry.model_copy(update=facts)
 
