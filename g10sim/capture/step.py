@@ -230,6 +230,4 @@ def _forget_indices(kernels: Sequence[KernelDraft]) -> None:
             for indices in [record for record in kernel.reads if record in outputs]:
                 del kernel.reads[indices]
                 kernel.reads[outputs[indices]] = outputs[indices].size_bytes
-        else:
-            continue
         kernel.count_bytes()
