@@ -250,9 +250,9 @@ def _tensor_kinds(is_global: Sequence[bool], kernels: Sequence[Kernel]) -> list[
     writers = grouped((tensor, kernel) for kernel in kernels for tensor in kernel.outputs)
     readers = grouped((tensor, kernel) for kernel in kernels for tensor in kernel.inputs)
     uses = [_Use(writers.get(tensor, []), readers.get(tensor, [])) for tensor in range(len(is_global))]
-    first_workspace = len(is_global) - _num_workspaces(is_global, uses)
-    every = [*map(_kind, uses[:first_workspace]), *[TensorKind.WORKSPACE] * (len(uses) - first_workspace)]
-    return [TensorKind.WEIGHT if weight else kind for weight, kind in zip(is_global, every, strict=True)]
+    kinds = [TensorKind.WEIGHT if weight else _kind(use) for weight, use in zip(is_global, uses, strict=True)]
+    workspaces = _num_workspaces(is_global, uses)
+    return kinds[: len(kinds) - workspaces] + [TensorKind.WORKSPACE] * workspaces
 
 
 class _Use(NamedTuple):
