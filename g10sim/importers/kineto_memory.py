@@ -96,8 +96,7 @@ class Memory:
             else:
                 reads = self._inputs(draft)
             draft.operation.reads.update(dict.fromkeys(one for one in reads if one is not None))
-            handed = self._pending
-            self._pending = {}
+            handed, self._pending = self._pending, {}
             for event in events[start:stop]:
                 self._in_step(event, draft, is_inside=event.time_ns <= draft.span.end_ns)
             self._write(draft, reads, handed)
