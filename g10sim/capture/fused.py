@@ -94,20 +94,18 @@ def _product_flops(query: Any, key: Any, width: int, causal: bool) -> int:
 
 
 def attention_flops(
-    query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float
+    query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float, **_: Any
 ) -> int:
     """FLOPs of fused attention: scores and weighted values."""
     return sum(_product_flops(query, key, tensor.shape[-1], causal) for tensor in (query, value))
 
 
-def attention_backward_flops(
-    gradient: Any, query: Any, key: Any, value: Any, mask: Any, output: Any, denominators: Any, *options: Any
-) -> int:
+def attention_backward_flops(gradient: Any, query: Any, key: Any, value: Any, *rest: Any, **_: Any) -> int:
     """FLOPs of its gradient: the scores again, and the gradients of scores, query, key and value.
 
     Five products for the forward pass's two (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1).
     """
-    causal = bool(options[1])
+    causal = bool(rest[-2])
     scores = _product_flops(query, key, query.shape[-1], causal)
     values = _product_flops(query, key, value.shape[-1], causal)
     return 3 * scores + 2 * values
@@ -276,13 +274,13 @@ def _layers(gates: int, sequence: Any, states: Any, weights: Sequence[Any], *opt
     return (output.transpose(0, 1) if batch_first else output, *after)
 
 
-def recurrent_flops(sequence: Any, _: Any, weights: Sequence[Any], *__: Any) -> int:
+def recurrent_flops(sequence: Any, states: Any, weights: Sequence[Any], *_: Any, **__: Any) -> int:
     """FLOPs of layers of a recurrent network: at each step all gates' weights meet inputs and states."""
     matrices = sum(int(weight.numel()) for weight in weights if weight.dim() > 1)
     return 2 * int(sequence.shape[0]) * int(sequence.shape[1]) * matrices
 
 
-def recurrent_backward_flops(_: Any, *args: Any) -> int:
+def recurrent_backward_flops(_: Any, *args: Any, **__: Any) -> int:
     """FLOPs of their gradients: those of weights and of inputs and states take as much as the layers each."""
     return 2 * recurrent_flops(*args)
 

@@ -93,20 +93,20 @@ _FORMATS = {
 
 
 Formula: TypeAlias = Callable[..., int]
-"""FLOPs (a multiply-add is two) of a call, from its positional arguments."""
+"""FLOPs (a multiply-add is two) of a call, from its arguments and its result (``out_val``)."""
 
 
-def _vector_product(matrix: Any, *_: Any) -> int:
+def _vector_product(matrix: Any, *_: Any, **__: Any) -> int:
     """Count ``mv``, ``dot`` and ``vdot``: a multiply-add for each element of the first operand."""
     return int(2 * prod(matrix.shape))
 
 
-def _matrix_product(left: Any, right: Any, *_: Any) -> int:
+def _matrix_product(left: Any, right: Any, *_: Any, **__: Any) -> int:
     """Count a product of two matrices (``_int_mm``, of 8-bit integers), or of the matrices of two batches."""
     return int(2 * prod(left.shape) * right.shape[-1])
 
 
-def _grouped_product(left: Any, right: Any, *_: Any) -> int:
+def _grouped_product(left: Any, right: Any, *_: Any, **__: Any) -> int:
     """Count ``_grouped_mm``: each row of a ragged batch meets the matrix of its group only.
 
     A ragged batch has two dimensions; where only the second operand is one, its columns are divided among the
@@ -116,7 +116,7 @@ def _grouped_product(left: Any, right: Any, *_: Any) -> int:
     return _matrix_product(left, right) // (left.shape[0] if ragged_columns else 1)
 
 
-def _attention_module(query: Any, key: Any, *_: Any) -> int:
+def _attention_module(query: Any, key: Any, *_: Any, **__: Any) -> int:
     """Count ``_native_multi_head_attention``: four projections, scores and weighted values."""
     batch, length, width = query.shape
     keys = key.shape[1]
@@ -128,15 +128,19 @@ FORMULAS: Mapping[str, Formula] = {
     "mv": _vector_product,
     "dot": _vector_product,
     "vdot": _vector_product,
-    "addmv": lambda added, *others: _vector_product(*others),
+    "addmv": lambda added, *others, **_: _vector_product(*others),
     "_int_mm": _matrix_product,
-    "_addmm_activation": lambda added, *others: _matrix_product(*others),
-    "addbmm": lambda added, *others: _matrix_product(*others),
+    "_addmm_activation": lambda added, *others, **_: _matrix_product(*others),
+    "addbmm": lambda added, *others, **_: _matrix_product(*others),
     "_grouped_mm": _grouped_product,
     "_scaled_grouped_mm": _grouped_product,
     "_native_multi_head_attention": _attention_module,
+    f"{fused.NAMESPACE}::attention": fused.attention_flops,
+    f"{fused.NAMESPACE}::attention_backward": fused.attention_backward_flops,
+    f"{fused.NAMESPACE}::recurrent": fused.recurrent_flops,
+    f"{fused.NAMESPACE}::recurrent_backward": fused.recurrent_backward_flops,
 }
-"""Formulas that ``torch.utils.flop_counter`` lacks, by name of the operator without library."""
+"""Formulas that ``torch.utils.flop_counter`` lacks, by name of the operator; without library, of any."""
 
 
 def launches_nothing(func: Any) -> bool:
@@ -177,30 +181,25 @@ def _functional(func: Any) -> Any:
 
 
 def _formula(func: Any) -> Formula | None:
-    """Return the formula of PyTorch for the FLOPs of an operator, or of its form that makes a new tensor."""
-    found: Formula | None = flop_registry.get(func._overloadpacket) or flop_registry.get(_functional(func))
-    return found
+    """Return the formula for the FLOPs of an operator, or of its form that makes a new tensor."""
+    known: Formula | None = flop_registry.get(func._overloadpacket) or flop_registry.get(_functional(func))
+    name = func._schema.name
+    return known or FORMULAS.get(name) or FORMULAS.get(short_name(name).removesuffix("_"))
 
 
 def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """Count floating-point operations (a multiply-add is two) of one call; 0 for operators that move bytes.
 
-    The formulas are those of ``torch.utils.flop_counter``, those here and fused attention. A product of
-    complex numbers is four of real ones.
+    The formulas are those of ``torch.utils.flop_counter``, and those here. A product of complex numbers is
+    four of real ones.
     """
     kind = operator_class(func)
-    if kind not in COMPUTING:
+    formula = _formula(func) if kind in COMPUTING else None
+    if formula is None:
         return 0
-    name = short_name(func._schema.name)
-    if func.namespace == fused.NAMESPACE:
-        return int(_OWN_FLOPS[name](*args, **kwargs))
     is_product = kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL)
     times = 4 if is_product and result.is_complex() else 1
-    formula = _formula(func)
-    if formula is not None:
-        return int(formula(*args, **kwargs, out_val=result)) * times
-    own = FORMULAS.get(name.removesuffix("_"))
-    return own(*args) * times if own is not None else 0
+    return int(formula(*args, **kwargs, out_val=result)) * times
 
 
 def sizes_of(func: Any, args: Sequence[Any], operands: Sequence[Any]) -> dict[str, int]:
@@ -235,12 +234,6 @@ def sizes_of(func: Any, args: Sequence[Any], operands: Sequence[Any]) -> dict[st
     return {}
 
 
-_OWN_FLOPS: Mapping[str, Formula] = {
-    "attention": fused.attention_flops,
-    "attention_backward": fused.attention_backward_flops,
-    "recurrent": fused.recurrent_flops,
-    "recurrent_backward": fused.recurrent_backward_flops,
-}
 _WAYS = {"recurrent": 4, "recurrent_backward": 7}
 """Positions of the number of directions of recurrent layers."""
 
@@ -273,10 +266,7 @@ def products_per_element(flops: int, written: Any) -> int:
 def has_known_cost(func: Any) -> bool:
     """Return True if the class of an operator is known and, where that class computes, its FLOPs too."""
     found = operator_class(func)
-    if found is OperatorClass.OTHER:
-        return False
-    named = short_name(func._schema.name).removesuffix("_") in FORMULAS or func.namespace == fused.NAMESPACE
-    return found not in COMPUTING or named or _formula(func) is not None
+    return found is not OperatorClass.OTHER and (found not in COMPUTING or _formula(func) is not None)
 
 
 _SCATTERING_GRADIENTS = {
