@@ -42,8 +42,11 @@ def build_diffusers(
     """
     source = f"diffusers:{name}"
     found = _described(name)
+    known = [name for name in inspect.signature(UNet2DConditionModel).parameters if name != "kwargs"]
     for setting in settings:
-        _check_key(found, setting)
+        key = setting.partition("=")[0]
+        if key not in known:
+            raise found.no_such_key(setting, key, known)
         lay_over(found, setting)
     sizes.check(source, "images")
     with found.taken_by("diffusers"), torch.device("meta"):
@@ -70,13 +73,6 @@ def _described(name: str) -> Described:
     if found.data[_CLASS] != UNet2DConditionModel.__name__:
         raise ConfigError.at(f"{found.place}: {_CLASS}", found.data[_CLASS], UNet2DConditionModel.__name__)
     return found
-
-
-def _check_key(found: Described, setting: str) -> None:
-    key = setting.partition("=")[0]
-    known = [name for name in inspect.signature(UNet2DConditionModel).parameters if name != "kwargs"]
-    if key not in known:
-        raise found.no_such_key(setting, key, known)
 
 
 def _check_inputs(place: str, configuration: Any) -> None:
