@@ -103,7 +103,8 @@ def read_snapshot(path: Path, device: int | None = None) -> Snapshot:
     segments = [Entry(one, f"{path}: segments[{number}]") for number, one in enumerate(listed)]
     own = [segment for segment in segments if segment.values.get("device", device) == device]
     start, last = (_time(entries[0]), max(map(_time, entries))) if is_timed else (0, 0)
-    end = State(tuple(map(_segment, own)), tuple(_blocks_in_use(own, most)), last, _most_split(top))
+    at_end = tuple(_block(segment, "address", "total_size", "segment_pool_id") for segment in own)
+    end = State(at_end, tuple(_blocks_in_use(own, most)), last, _most_split(top))
     history = whole_history(events, end)
     reserved = sum(segment.size_bytes for segment in end.segments)
     notes = _notes(history, last > start, [number for number in recorded if number != device])
@@ -174,18 +175,16 @@ def _events(entries: Sequence[Entry], *, is_timed: bool) -> Iterator[Event]:
         action = entry.values["action"]
         if action not in _SILENT:
             time_us = _time(entry) if is_timed else 0
-            address = entry.get("addr", "an address", int)
-            block = Block(address, _size(entry, "size"), _pool(entry, "pool_id"))
-            yield Event(Action(action), block, time_us)
+            yield Event(Action(action), _block(entry, "addr", "size", "pool_id"), time_us)
 
 
 def _time(entry: Entry) -> int:
     return int(entry.get("time_us", "microseconds", int))
 
 
-def _segment(entry: Entry) -> Block:
-    address = entry.get("address", "an address", int)
-    return Block(address, _size(entry, "total_size"), _pool(entry, "segment_pool_id"))
+def _block(entry: Entry, address: str, size: str, pool: str) -> Block:
+    """Return the block, or the segment, of an entry that has its address, size and pool at these keys."""
+    return Block(entry.get(address, "an address", int), _size(entry, size), _pool(entry, pool))
 
 
 def _most_split(top: Entry) -> int | None:
