@@ -7,6 +7,7 @@ last use.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -91,13 +92,13 @@ def import_execution_trace(
 
 def _step(path: Path, nodes: Mapping[int, Node], wanted: int | None) -> tuple[dict[int, Node], str]:
     """Return the nodes of a step, over all threads, and words on it; all where steps are not marked."""
-    numbers = list(nodes)
-    done = list(accumulate((bool(node.schema) or node.is_kernel for node in nodes.values()), initial=0))
+    ordered = list(nodes.values())
+    done = list(accumulate((bool(node.schema) or node.is_kernel for node in ordered), initial=0))
     spans: list[tuple[int, int]] = []
     sizes: list[tuple[str, float]] = []
-    for first, node in enumerate(nodes.values()):
+    for first, node in enumerate(ordered):
         if node.name.startswith(STEP) and (not spans or first >= spans[-1][1]):
-            end = _end(first, nodes, numbers)
+            end = _end(first, ordered)
             spans.append((first, end))
             sizes.append((node.name, float(done[end] - done[first])))
     if wanted is None and not any(size for _, size in sizes):
@@ -105,20 +106,20 @@ def _step(path: Path, nodes: Mapping[int, Node], wanted: int | None) -> tuple[di
         return dict(nodes), words
     position, words = chosen_step(sizes, wanted, str(path))
     first, end = spans[position]
-    return {number: nodes[number] for number in numbers[first:end]}, words
+    return {node.id: node for node in ordered[first:end]}, words
 
 
-def _end(place: int, nodes: Mapping[int, Node], numbers: Sequence[int]) -> int:
+def _end(place: int, nodes: Sequence[Node]) -> int:
     """Return where the nodes of a step end: at the next one of its thread that is not inside it."""
-    step = nodes[numbers[place]]
+    step = nodes[place]
     inside = {step.id}
-    for later in range(place + 1, len(numbers)):
-        node = nodes[numbers[later]]
+    for later in range(place + 1, len(nodes)):
+        node = nodes[later]
         if node.parent in inside:
             inside.add(node.id)
         elif node.parent == step.parent or node.name.startswith(STEP):
             return later
-    return len(numbers)
+    return len(nodes)
 
 
 def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:
@@ -141,23 +142,21 @@ def _tell_collectives(nodes: Iterable[Node], account: Account, *, is_priced: boo
         account.notes.append(f"{len(found) - filled} collectives are left out, which fill nothing: {names}")
 
 
-def _kernels(nodes: Mapping[int, Node]) -> list[Node]:
+def _kernels(nodes: dict[int, Node]) -> list[Node]:
     """Return the operators that do their own work, in the order of their starts.
 
     An operator whose reads and writes are all those of operators inside it is left out. The operators inside
     one that does work itself are left out, too.
     """
-    working: dict[int, list[Node]] = {}
-    for number in sorted(nodes, reverse=True):  # inner operators have larger ids
-        node = nodes[number]
-        inside = working.pop(number, [])
-        found = inside
+    working: defaultdict[int, list[Node]] = defaultdict(list)
+    for node in reversed(nodes.values()):  # inner operators come later
+        found = working.pop(node.id, [])
         if node.writes:
-            reads = {storage for one in inside for storage in one.reads}
-            writes = {storage for one in inside for storage in one.writes}
-            left = inside and reads >= set(node.reads) and writes >= set(node.writes)
-            found = inside if left else [node]
-        working.setdefault(node.parent, []).extend(found)
+            reads = {storage for one in found for storage in one.reads}
+            writes = {storage for one in found for storage in one.writes}
+            if not found or not reads >= node.reads.keys() or not writes >= node.writes.keys():
+                found = [node]
+        working[node.parent] += found
     return sorted((node for found in working.values() for node in found), key=lambda node: node.id)
 
 
