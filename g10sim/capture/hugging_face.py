@@ -100,7 +100,7 @@ def _quiet() -> Iterator[None]:
 def _settle_special_tokens(configuration: Any, task: Task) -> None:
     """Let special tokens that a model asks for be ones that it has: no number of them changes a kernel."""
     text = configuration.get_text_config()
-    for part in {id(one): one for one in (configuration, text)}.values():
+    for part in (configuration, text):
         most = getattr(part, "vocab_size", None) or getattr(text, "vocab_size", None)
         # The last token before padding decides the class of a sequence.
         if task is Task.SEQUENCE_CLASSIFICATION and getattr(part, "pad_token_id", None) is None:
