@@ -197,31 +197,30 @@ class Profile:
         Device events without a recorded launch have no owner.
         """
         found: list[list[Span]] = [[] for _ in owners]
-        owner_at = innermost(owners)
+        owner_of = innermost(owners)
         for event in self.device:
-            launch = self.launch_of(event)
-            owner = None if launch is None else owner_at(launch.thread, launch.start_ns)
+            owner = owner_of(self.launch_of(event))
             if owner is not None:
                 found[owner].append(event)
         return found
 
 
-def innermost(spans: Sequence[Span]) -> Callable[[Thread, int], int | None]:
-    """Return a function that tells the innermost span (by position) at a time on a thread.
+def innermost(spans: Sequence[Span]) -> Callable[[Span | None], int | None]:
+    """Return a function that tells the innermost span (by position) in which another begins.
 
     Spans of a thread lie inside each other or apart.
     """
     by_thread = grouped((span.thread, position) for position, span in enumerate(spans))
     tables = {thread: _segments(spans, positions) for thread, positions in by_thread.items()}
 
-    def at(thread: Thread, time_ns: int) -> int | None:
-        if thread not in tables:
+    def around(other: Span | None) -> int | None:
+        if other is None or other.thread not in tables:
             return None
-        starts, owners = tables[thread]
-        place = bisect_right(starts, time_ns) - 1
+        starts, owners = tables[other.thread]
+        place = bisect_right(starts, other.start_ns) - 1
         return owners[place] if place >= 0 else None
 
-    return at
+    return around
 
 
 def _segments(spans: Sequence[Span], positions: Iterable[int]) -> tuple[list[int], list[int | None]]:

@@ -75,10 +75,10 @@ def drafts_of(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
 
 
 def _tell_phases(drafts: Sequence[Draft], scope: Scope) -> None:
-    around = innermost(scope.annotations)
+    note_around = innermost(scope.annotations)
     for draft in drafts:
         names = [span.name for span in draft.around]
-        note = around(draft.span.thread, draft.span.start_ns)
+        note = note_around(draft.span)
         phase = phase_of([*names, *([] if note is None else [scope.annotations[note].name])])
         spans = (draft.span, *draft.around)
         if phase is Phase.FORWARD and any(span.args.get(_FORWARD_THREAD) for span in spans):
@@ -131,13 +131,13 @@ def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
     compiled function launches itself, as before PyTorch 2.2.
     """
     operators, nested = scope.operators, _nested(scope.operators)
-    owner_at = innermost(operators)
+    owner_of = innermost(operators)
     by_operator: dict[int, Draft] = {}
     drafts: list[Draft] = []
     launched: set[int] = set()
     for event in scope.device:
         launch = profile.launch_of(event)
-        owner = None if launch is None else owner_at(launch.thread, launch.start_ns)
+        owner = owner_of(launch)
         around = [] if owner is None else [operators[one] for one in (owner, *nested[owner])]
         is_of_graph = launch is not None and _GRAPH in launch.name
         if is_of_graph:
@@ -229,14 +229,12 @@ def _on_cpu(
     """Return what an offloaded optimizer computes on the CPU: operators on tensors that launch nothing."""
     if not any(copies(event, TO_HOST) and event.args.get("bytes", _FEW) >= _FEW for event in scope.device):
         return []  # no gradient comes to the host
-    around = innermost(scope.annotations)
-    launches = [launch for found in profile.launches.values() for launch in found]
-    owner_at = innermost(scope.operators)
-    busy = launching | {owner_at(launch.thread, launch.start_ns) for launch in launches}
+    note_around, owner_of = innermost(scope.annotations), innermost(scope.operators)
+    busy = launching | {owner_of(launch) for found in profile.launches.values() for launch in found}
     busy |= {outer for one in busy if one is not None for outer in nested[one]}
     spans = []
     for position, span in enumerate(scope.operators):
-        note = around(span.thread, span.start_ns)
+        note = note_around(span)
         names = [*(scope.operators[one].name for one in nested[position]),
                  *([] if note is None else [scope.annotations[note].name])]  # fmt: skip
         if (
