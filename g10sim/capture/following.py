@@ -29,9 +29,14 @@ class Layer(NamedTuple):
     kind: str
 
 
-def below(prefix: str, path: str) -> str:
-    """Return the path of a module, or the name of a tensor, in a network, which has a separate name."""
-    return f"{prefix}.{path}" if prefix and path else prefix or path
+def named(networks: Mapping[str, Any], parts: str) -> Iterator[tuple[str, Any]]:
+    """Yield the ``modules``, ``parameters`` or ``buffers`` of networks with their names.
+
+    These begin with the name of their network.
+    """
+    for name, network in networks.items():
+        for path, part in getattr(network, f"named_{parts}")():
+            yield ".".join(filter(None, (name, path))), part
 
 
 class LayerTracker:
@@ -44,11 +49,7 @@ class LayerTracker:
 
     def __init__(self, networks: Mapping[str, Any]) -> None:
         """Track networks; the paths of their modules begin with the names that they have here."""
-        modules = [
-            (below(name, path), module)
-            for name, network in networks.items()
-            for path, module in network.named_modules()
-        ]
+        modules = list(named(networks, "modules"))
         self._modules = [module for _, module in modules]
         self._layers = {id(module): Layer(path, type(module).__name__) for path, module in modules}
         alone = [type(network).__name__ for network in networks.values()] if len(networks) == 1 else [""]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from g10sim.capture.following import LayerTracker, below
+from g10sim.capture.following import LayerTracker, named
 from g10sim.capture.recorder import Keep, KernelDraft, Recorder
 from g10sim.trace.format import without_cycle_collection
 from g10sim.trace.model import Phase, TensorKind
@@ -31,18 +31,14 @@ class Parts:
 
     def weights(self) -> Iterator[tuple[str, Any]]:
         """Yield the parameters of all networks, and those in none, with their names."""
-        for name, network in self.networks.items():
-            for path, parameter in network.named_parameters():
-                yield below(name, path), parameter
+        yield from named(self.networks, "parameters")
         for name, tensor in self.inputs.items():
             if tensor.is_leaf and tensor.requires_grad:
                 yield name, tensor
 
     def buffers(self) -> Iterator[tuple[str, Any]]:
         """Yield the buffers of all networks with their names."""
-        for name, network in self.networks.items():
-            for path, buffer in network.named_buffers():
-                yield below(name, path), buffer
+        return named(self.networks, "buffers")
 
 
 class Runnable(Protocol):
