@@ -50,7 +50,8 @@ def refusal(error: Exception, source: str, activity: str) -> G10SimError:
     """Make the error for a model that cannot be captured: source, place in its code and reason."""
     if isinstance(error, G10SimError):
         return error
-    where = f"{source}: {activity} stopped at {_place(error)}: "
+    frame = _frame(error)
+    where = f"{source}: {activity} stopped at {frame.filename}:{frame.lineno} ({frame.name}): "
     if type(error).__name__ in _DATA_DEPENDENT:
         operator = getattr(error, "func", None)
         return TraceError(
@@ -65,7 +66,7 @@ def refusal(error: Exception, source: str, activity: str) -> G10SimError:
 
 def _hint(error: Exception) -> str:
     """Say what to change in the line that asks for a value."""
-    line = (_frame(error).line or "").strip() if error.__traceback__ else ""
+    line = (_frame(error).line or "").strip()
     if type(error).__name__ == _SHAPES or _LOOK not in str(getattr(error, "func", "")):
         return "use an operator whose result has a size of its own, such as torch.where"
     if line.startswith(_BRANCHES) and ".item(" not in line:
@@ -88,13 +89,6 @@ def _frame(error: Exception) -> traceback.FrameSummary:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_inside(frame.filename)]
     return (own or frames)[-1]
-
-
-def _place(error: Exception) -> str:
-    if error.__traceback__ is None:
-        return "an unknown line"
-    frame = _frame(error)
-    return f"{frame.filename}:{frame.lineno} ({frame.name})"
 
 
 def _is_inside(filename: str) -> bool:
