@@ -92,6 +92,8 @@ _FORMATS = {
 }
 
 
+_PRODUCTS = (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL)
+
 Formula: TypeAlias = Callable[..., int]
 """FLOPs (a multiply-add is two) of a call, from its arguments and its result (``out_val``)."""
 
@@ -197,8 +199,7 @@ def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     formula = _formula(func) if kind in COMPUTING else None
     if formula is None:
         return 0
-    is_product = kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL)
-    times = 4 if is_product and result.is_complex() else 1
+    times = 4 if kind in _PRODUCTS and result.is_complex() else 1
     return int(formula(*args, **kwargs, out_val=result)) * times
 
 
@@ -209,7 +210,7 @@ def sizes_of(func: Any, args: Sequence[Any], operands: Sequence[Any]) -> dict[st
     """
     name = short_name(func._schema.name)
     kind = operator_class(func)
-    if kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL):
+    if kind in _PRODUCTS:
         matrices = ((one.shape, one.stride(), one.element_size()) for one in operands)
         return {"alignment": rows_alignment(matrices)}
     if kind in (OperatorClass.ELEMENTWISE, OperatorClass.COPY):
@@ -298,7 +299,8 @@ def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
     (``torch.backends.cudnn.allow_tf32`` for convolutions, ``torch.get_float32_matmul_precision()``
     for matrix products); the caller falls back to float32 on a GPU without tf32.
     """
-    if operator_class(func) in (OperatorClass.ATTENTION, OperatorClass.NORMALIZATION):
+    kind = operator_class(func)
+    if kind in (OperatorClass.ATTENTION, OperatorClass.NORMALIZATION):
         tensors = tensors[:1]  # the others include denominators and statistics, in float32 whatever it is in
     elif short_name(func._schema.name).startswith("_scaled_"):
         tensors = tensors[:2]  # the others are scales, in float32
@@ -306,14 +308,11 @@ def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
     widest = min(found, key=list(NumberFormat).index, default=NumberFormat.FLOAT32)
     if widest is not NumberFormat.FLOAT32:
         return widest
-    kind = operator_class(func)
-    if kind is OperatorClass.CONVOLUTION:
-        rounded = torch.backends.cudnn.allow_tf32
-    elif kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL):
-        rounded = torch.get_float32_matmul_precision() != "highest"
-    else:
-        rounded = False
-    return NumberFormat.TF32 if rounded else NumberFormat.FLOAT32
+    if kind is OperatorClass.CONVOLUTION and torch.backends.cudnn.allow_tf32:
+        return NumberFormat.TF32
+    if kind in _PRODUCTS and torch.get_float32_matmul_precision() != "highest":
+        return NumberFormat.TF32
+    return NumberFormat.FLOAT32
 
 
 CHUNK_ELEMENTS = 65536
