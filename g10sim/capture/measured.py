@@ -278,8 +278,7 @@ def _runnable(call: RecordedCall, device: str) -> Callable[[], Any]:
         return lambda: call.func(*args, **kwargs)
     backward = call.name.endswith("_backward")
     gradient, rest = (args[0], args[1:]) if backward else (None, args)
-    query, key, value, mask = rest[:4]
-    dropout, causal, scale = rest[-3:]
+    query, key, value, mask, *_, dropout, causal, scale = rest
     options = {"attn_mask": mask, "dropout_p": dropout, "is_causal": causal, "scale": scale}
     attention = torch.nn.functional.scaled_dot_product_attention
     if not backward:
