@@ -158,7 +158,7 @@ def _settled(source: str, found: Described, configuration: Any, task: Task, size
     elif task not in _OF_BOTH:
         sizes.check(source, "text")
     vision = getattr(configuration, "vision_config", None) or configuration
-    if (is_of_images or task in _OF_BOTH) and sizes.image_size:
+    if sizes.image_size:
         vision.image_size = sizes.image_size
     pixels = getattr(vision, "image_size", None) or _DEFAULT_PIXELS
     pixels = pixels if isinstance(pixels, int) else pixels[0]
