@@ -133,7 +133,7 @@ def assemble(
     model: str,
     batch_size: int,
     origin: Mapping[str, str],
-    times: Mapping[int, tuple[int, TimeSource]] = MappingProxyType({}),
+    times: Times = MappingProxyType({}),
 ) -> Trace:
     """Make the trace of a recorded step, timed for a GPU. Raises ConfigError as the GPU does.
 
