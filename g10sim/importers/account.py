@@ -49,6 +49,7 @@ class Reason(StrEnum):
     AROUND = "operators on the CPU around kernels"
     OVERLAP = "overlap"
     GAPS = "gaps"
+    KEPT_GAPS = "gaps, kept as idle time of the host"
 
 
 @dataclass(slots=True)

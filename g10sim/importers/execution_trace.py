@@ -17,7 +17,7 @@ from g10sim.importers.account import Account, Reason, accounted
 from g10sim.importers.execution_nodes import HOST, WHAT, Node, parents_of, read_nodes
 from g10sim.importers.execution_storages import Storages
 from g10sim.importers.kineto_events import STEP, Profile
-from g10sim.importers.kineto_steps import chosen_step, only
+from g10sim.importers.kineto_steps import chosen_step, only, words_on_all
 from g10sim.importers.kineto_work import COMPILED, Draft, account_for_host, idle_between, take_times
 from g10sim.importers.operations import (
     BY_ITSELF,
@@ -102,8 +102,7 @@ def _step(path: Path, nodes: Mapping[int, Node], wanted: int | None) -> tuple[di
             spans.append((first, end))
             sizes.append((node.name, float(done[end] - done[first])))
     if wanted is None and not any(size for _, size in sizes):
-        words = "all: no step has operators" if sizes else "all of the file: no step is marked"
-        return dict(nodes), words
+        return dict(nodes), words_on_all(sizes)
     position, words = chosen_step(sizes, wanted, str(path))
     first, end = spans[position]
     return {node.id: node for node in ordered[first:end]}, words

@@ -13,7 +13,7 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes
 from g10sim.errors import TraceError
 from g10sim.importers.account import Account, Reason, accounted
-from g10sim.importers.kineto_events import Profile
+from g10sim.importers.kineto_events import DIMS, Profile
 from g10sim.importers.kineto_memory import Memory
 from g10sim.importers.kineto_steps import Scope, scope_of
 from g10sim.importers.kineto_work import Draft, drafts_of, idle_between
@@ -66,7 +66,7 @@ def import_kineto(
 def _check_recorded(profile: Profile, scope: Scope, account: Account, *, partial: bool) -> None:
     """Raise TraceError for a profile without shapes or memory events, or note it where that is accepted."""
     lacks = []
-    if not any(key in span.args for span in scope.operators for key in ("Input Dims", "Input dims")):
+    if not any(key in span.args for span in scope.operators for key in DIMS):
         lacks.append(("operator with shapes", "record_shapes=True"))
     if not scope.memory:
         what = "memory events" + (" of the device" if profile.memory else "")

@@ -77,7 +77,7 @@ _EARLIER = {"operator": _OPERATOR, "memcpy": "gpu_memcpy", "memset": "gpu_memset
 """Categories of profiles before PyTorch 1.12, in small letters, and those of today."""
 _MEMORY, _DIGITS = "[memory]", re.compile("[0-9]{1,20}")
 _LATEST_MICROSECONDS = 10**18
-_DIMS, _STRIDES, _TYPES = ("Input Dims", "Input dims"), "Input Strides", "Input type"
+DIMS, _STRIDES, _TYPES = ("Input Dims", "Input dims"), "Input Strides", "Input type"
 _ITEM_BYTES = {
     **dict.fromkeys(("c10::complex<double>", "std::complex<double>"), 16),
     **dict.fromkeys(("double", "long", "int64_t", "c10::complex<float>", "std::complex<float>"), 8),
@@ -300,7 +300,7 @@ class _Event(Entry):
 
     def _operator(self, args: Entry, unknown: dict[str, int]) -> Span:
         values = args.values
-        dims: object = next((values[key] for key in _DIMS if key in values), [])
+        dims: object = next((values[key] for key in DIMS if key in values), [])
         shapes = args.fitting("Input Dims", dims, _SHAPES, "a list of shapes, or of lists of them")
         types = args.fitting(_TYPES, values.get(_TYPES, []), _TEXTS, "texts")
         strides: list[Any] = args.fitting(

@@ -57,6 +57,11 @@ def chosen_step(found: Sequence[tuple[str, float]], wanted: int | None, place: s
     return position, f"{numbers[position]} of {', '.join(numbers)}{words}"
 
 
+def words_on_all(steps: Sequence[object]) -> str:
+    """Return words on the whole of a file in which none of its steps has operators."""
+    return "all: no step has operators" if steps else "all of the file: no step is marked"
+
+
 def scope_of(profile: Profile, process: str | None, device: str | None, step: int | None) -> Scope:
     """Choose process, device and step of a profile. Raises TraceError where a choice is missing or wrong."""
     owners = [launch and launch.thread[0] for launch in map(profile.launch_of, profile.device)]
@@ -103,8 +108,7 @@ def _window(profile: Profile, pid: Any, wanted: int | None) -> tuple[int, int, s
     starts = [span.start_ns for span in profile.operators if span.thread[0] == pid]
     busy = [one for one in steps if bisect_left(starts, one.start_ns) < bisect_left(starts, one.end_ns)]
     if wanted is None and not busy:
-        words = "all: no step has operators" if steps else "all of the file: no step is marked"
-        return -_EVER, _EVER, words
+        return -_EVER, _EVER, words_on_all(steps)
     offered = steps if wanted is not None else busy
     sizes = [(span.name, float(span.duration_ns)) for span in offered]
     position, words = chosen_step(sizes, wanted, str(profile.path))

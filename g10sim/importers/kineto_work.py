@@ -185,7 +185,7 @@ def idle_between(drafts: Sequence[Draft], account: Account, *, keep_gaps: bool) 
     """Return the operations of drafts, and before them the time in which the device waited, if it is kept."""
     if not keep_gaps:
         return [draft.operation for draft in drafts]
-    account.put_aside("gaps, kept as idle time of the host", account.aside.pop(Reason.GAPS, 0))
+    account.put_aside(Reason.KEPT_GAPS, account.aside.pop(Reason.GAPS, 0))
     found = []
     for draft in drafts:
         if draft.idle_ns:

@@ -248,7 +248,7 @@ def _account(report: Report, *, keep_gaps: bool) -> Account:
     account.leave_out(_MIGRATED, whole - imported)
     account.put_aside(Reason.OVERLAP, sum(map(_duration, report.work)) - imported)
     if keep_gaps:
-        account.put_aside("gaps, kept as idle time of the host", idle)
+        account.put_aside(Reason.KEPT_GAPS, idle)
     else:
         account.put_aside(Reason.GAPS, gaps)
     elsewhere = sum(_duration(one) for one in report.others if one.place.device != report.device)
