@@ -46,11 +46,11 @@ def import_kineto(
     account = Account()
     profile.refuse_without_device()
     scope = scope_of(profile, process, device, step)
-    _check_recorded(profile, scope, account, partial=partial)
-    drafts = drafts_of(profile, scope, account)
+    _check_recorded(scope, account, partial=partial)
+    drafts = drafts_of(scope, account)
     if not drafts:
         raise TraceError(f"{profile.path}: found no operator that does work; allowed: a profile of a step")
-    memory = Memory(drafts, scope, on_device=bool(profile.device))
+    memory = Memory(drafts, scope)
     memory.follow()
     memory.hold_to_the_end()
     operations = idle_between(_with_outputs(drafts, account), account, keep_gaps=keep_gaps)
@@ -63,18 +63,18 @@ def import_kineto(
     return accounted(trace, account, profile.path, partial=partial)
 
 
-def _check_recorded(profile: Profile, scope: Scope, account: Account, *, partial: bool) -> None:
+def _check_recorded(scope: Scope, account: Account, *, partial: bool) -> None:
     """Raise TraceError for a profile without shapes or memory events, or note it where that is accepted."""
     lacks = []
     if not any(key in span.args for span in scope.operators for key in DIMS):
         lacks.append(("operator with shapes", "record_shapes=True"))
     if not scope.memory:
-        what = "memory events" + (" of the device" if profile.memory else "")
+        what = "memory events" + (" of the device" if scope.profile.memory else "")
         lacks.append((what, "profile_memory=True"))
     for what, option in lacks:
         if not partial:
             allowed = f"a profile with {option}, or --partial for what is there"
-            raise TraceError.at(profile.path, f"no {what}", allowed)
+            raise TraceError.at(scope.profile.path, f"no {what}", allowed)
         account.notes.append(f"the file has no {what} ({option}): tensors are not all known")
 
 

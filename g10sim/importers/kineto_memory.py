@@ -48,9 +48,9 @@ class Memory:
     in it; None where it does not tell. ``from_before`` are the storages from before the step.
     """
 
-    def __init__(self, drafts: Sequence[Draft], scope: Scope, *, on_device: bool) -> None:
+    def __init__(self, drafts: Sequence[Draft], scope: Scope) -> None:
         self._drafts = drafts
-        self._rounding = _DEVICE_ROUNDING if on_device else 1
+        self._rounding = _DEVICE_ROUNDING if scope.profile.device else 1
         self._events = scope.memory
         self._start_ns = scope.start_ns
         self.before_bytes, self.peak_bytes = _recorded(scope)

@@ -20,12 +20,13 @@ _SEVERAL = {"process": "processes", "device": "devices"}
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The part of a profile that is imported.
+    """The part of a profile that is imported, and the whole of it.
 
     ``device`` events are those of the chosen process and device in the step, in the order of time;
     ``other_devices_ns`` and ``outside_ns`` are the times of those that are not.
     """
 
+    profile: Profile
     process: Any
     operators: list[Span]
     annotations: list[Span]
@@ -85,7 +86,7 @@ def scope_of(profile: Profile, process: str | None, device: str | None, step: in
     memory = [event for event in profile.memory if event.thread[0] == pid and event.time_ns <= end]
     memory = _of_device(memory, number)
     others, outside = _total(profile.device) - _total(own), _total(own) - _total(inside)
-    return Scope(pid, operators, annotations, inside, memory, start, end, words, others, outside)
+    return Scope(profile, pid, operators, annotations, inside, memory, start, end, words, others, outside)
 
 
 def only(path: Path, what: str, found: Iterable[Any], wanted: str | None) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from g10sim.importers.account import Account, Reason
-from g10sim.importers.kineto_events import Profile, Span, innermost
+from g10sim.importers.kineto_events import Span, innermost
 from g10sim.importers.kineto_steps import Scope
 from g10sim.importers.operations import NO_KERNELS, Operation, aten, phase_of, short_name
 from g10sim.trace.model import Device, Phase
@@ -61,10 +61,10 @@ def copies(event: Span, direction: tuple[str, ...]) -> bool:
     return any(word in event.name for word in direction)
 
 
-def drafts_of(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
+def drafts_of(scope: Scope, account: Account) -> list[Draft]:
     """Return the kernels of a step in the order of their launches, and put their times into the account."""
-    if profile.device:
-        drafts = _on_device(profile, scope, account)
+    if scope.profile.device:
+        drafts = _on_device(scope, account)
     else:
         drafts = _on_host(scope.operators)
         account_for_host(scope.operators, sum(one.operation.duration_ns for one in drafts), account)
@@ -124,7 +124,7 @@ def _draft(span: Span, around: list[Span], events: Sequence[Span] = (), *, name:
     return Draft(span, around, Operation(name or short_name(span.name), Phase.FORWARD), list(events))
 
 
-def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
+def _on_device(scope: Scope, account: Account) -> list[Draft]:
     """Give every device event to the operator that launched it, or make it its own kernel.
 
     Kernels of a graph are kernels of the trace, each by its name. So are those after the first one that a
@@ -136,7 +136,7 @@ def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
     drafts: list[Draft] = []
     launched: set[int] = set()
     for event in scope.device:
-        launch = profile.launch_of(event)
+        launch = scope.profile.launch_of(event)
         owner = owner_of(launch)
         around = [] if owner is None else [operators[one] for one in (owner, *nested[owner])]
         is_of_graph = launch is not None and _GRAPH in launch.name
@@ -150,8 +150,8 @@ def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
         else:
             by_operator[owner] = _draft(around[0], around[1:], [event])
             drafts.append(by_operator[owner])
-    drafts += _silent_graphs(profile, scope, launched, account)
-    drafts += _on_cpu(profile, scope, nested, set(by_operator), account)
+    drafts += _silent_graphs(scope, launched, account)
+    drafts += _on_cpu(scope, nested, set(by_operator), account)
     drafts.sort(key=lambda draft: draft.span.start_ns)
     take_times(drafts, account)
     return drafts
@@ -194,13 +194,13 @@ def idle_between(drafts: Sequence[Draft], account: Account, *, keep_gaps: bool) 
     return found
 
 
-def _silent_graphs(profile: Profile, scope: Scope, launched: set[int], account: Account) -> list[Draft]:
+def _silent_graphs(scope: Scope, launched: set[int], account: Account) -> list[Draft]:
     """Make a kernel of each graph whose kernels are not recorded.
 
     It takes the time in which the device shows nothing else: from the launch, or the end of what ran before,
     to the next device event or the end of the next operator that waits.
     """
-    every = (launch for found in profile.launches.values() for launch in found)
+    every = (launch for found in scope.profile.launches.values() for launch in found)
     own = sorted((one for one in every if one.thread[0] == scope.process), key=lambda one: one.start_ns)
     graphs = [one for one in own if _GRAPH in one.name and scope.start_ns <= one.start_ns < scope.end_ns]
     silent = [one for one in graphs if one.args["correlation"] not in launched]
@@ -223,14 +223,12 @@ def _silent_graphs(profile: Profile, scope: Scope, launched: set[int], account: 
     return drafts
 
 
-def _on_cpu(
-    profile: Profile, scope: Scope, nested: Sequence[Sequence[int]], launching: set[int], account: Account
-) -> list[Draft]:
+def _on_cpu(scope: Scope, nested: Sequence[list[int]], launching: set[int], account: Account) -> list[Draft]:
     """Return what an offloaded optimizer computes on the CPU: operators on tensors that launch nothing."""
     if not any(copies(event, TO_HOST) and event.args.get("bytes", _FEW) >= _FEW for event in scope.device):
         return []  # no gradient comes to the host
     note_around, owner_of = innermost(scope.annotations), innermost(scope.operators)
-    busy = launching | {owner_of(launch) for found in profile.launches.values() for launch in found}
+    busy = launching | {owner_of(launch) for found in scope.profile.launches.values() for launch in found}
     busy |= {outer for one in busy if one is not None for outer in nested[one]}
     spans = []
     for position, span in enumerate(scope.operators):
