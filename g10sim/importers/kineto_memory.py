@@ -95,7 +95,6 @@ class Memory:
                 reads: list[Storage | None] = []
             else:
                 reads = self._inputs(draft)
-            draft.operation.reads.update(dict.fromkeys(one for one in reads if one is not None))
             handed, self._pending = self._pending, {}
             for event in events[start:stop]:
                 self._in_step(event, draft, is_inside=event.time_ns <= draft.span.end_ns)
@@ -200,8 +199,6 @@ class Memory:
                 one = self._outside_one(draft, needed, taken, role)
             taken.add(one)
             found.append(one)
-        if draft.operation.phase is Phase.FORWARD and draft.sequence is not None:
-            self._used[draft.sequence] += [one for one in found if one is not None]
         return found
 
     def _sized(self, span: Span) -> Iterator[tuple[int, int, bool]]:
@@ -288,12 +285,13 @@ class Memory:
         return -(-size_bytes // self._rounding) * self._rounding
 
     def _write(self, draft: Draft, reads: Sequence[Storage | None], handed: dict[Storage, None]) -> None:
-        """Give the operator what it writes: what it allocates, what it was given, what it updates."""
+        """Give the operator what it reads, and what it writes: allocates, is given for that, or updates."""
         operation, span = draft.operation, draft.span
+        given = [one for one in reads if one is not None]
+        operation.reads.update(dict.fromkeys(given))
         targets = {reads[one] for one in _targets(span) if one < len(reads)} - {None}
         made = [*self._fresh, *(one for one in handed if one in self._there)]
-        if draft.events and not made and not targets and any(reads) and not _copies(draft, TO_HOST):
-            given = [one for one in reads if one is not None]
+        if draft.events and not made and not targets and given and not _copies(draft, TO_HOST):
             targets = {given[-1] if span.name.startswith(_ATEN) else given[0]}
             self.given_buffers += 1
         is_fed = operation.phase is Phase.FORWARD and _copies(draft, TO_DEVICE)
@@ -305,14 +303,14 @@ class Memory:
             sizes = accumulate(size for storage, size in self._changes if storage in self._scratch)
             operation.writes[Storage(max(sizes), role=TensorKind.WORKSPACE)] = None
         if operation.phase is Phase.FORWARD and draft.sequence is not None:
-            self._used[draft.sequence] += made
+            self._used[draft.sequence] += [*given, *made]
         if operation.phase is Phase.OPTIMIZER:
             self._of_optimizer.update(made)
         self._fresh.clear()
         self._scratch.clear()
         self._changes.clear()
-        for target in reads:
-            if target in targets and target is not None:
+        for target in given:
+            if target in targets:
                 operation.writes[target] = None
                 if span.name in OVERWRITING:
                     operation.reads.pop(target, None)
