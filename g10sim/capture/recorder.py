@@ -296,8 +296,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 amount = min(amount, moved.kept_bytes(func, args, inputs, tensor))
             if amount or changes:
                 self._read(draft, tensor, amount, pure=pure)
-        for tensor in inputs:
-            if id(tensor) in mutated:
+            if changes:
                 self._write(draft, tensor, moved.mutated_bytes(func, inputs, tensor))
         for tensor in outputs:
             self._write(draft, tensor, moved.touched_bytes(tensor))
