@@ -220,18 +220,18 @@ def replay(snapshot: Snapshot) -> Replay:
     pools: defaultdict[Pool, PyTorchPool] = defaultdict(PyTorchPool)
     replayed = end = 0
     before: Action | None = None
-    for action, number, event in _numbered(snapshot):
-        if action is Action.ALLOCATED:
+    for number, event in _numbered(snapshot):
+        if event.action is Action.ALLOCATED:
             pools[event.block.pool].allocate(number, event.block.size_bytes)
-        elif action is Action.RELEASED:
+        elif event.action is Action.RELEASED:
             pools[event.block.pool].free(number)
-        elif action in (Action.SHRUNK, Action.UNMAPPED) and before != action:
+        elif event.action in (Action.SHRUNK, Action.UNMAPPED) and before != event.action:
             for pool in pools.values():
                 pool.empty_cache()
-        if action in (Action.ALLOCATED, Action.SHRUNK, Action.UNMAPPED):
+        if event.action in (Action.ALLOCATED, Action.SHRUNK, Action.UNMAPPED):
             end = sum(pool.footprint_bytes for pool in pools.values())
             replayed = max(replayed, end)
-        before = action
+        before = event.action
     early = len(snapshot.history.before)
     return Replay(_reserved_peak(snapshot), snapshot.reserved_bytes, replayed, end, early)
 
@@ -245,8 +245,8 @@ def _reserved_peak(snapshot: Snapshot) -> int:
     return max(reserved)
 
 
-def _numbered(snapshot: Snapshot) -> Iterator[tuple[Action, int, Event]]:
-    """Yield action, number of the allocation (-1 for none) and event; first the blocks from before.
+def _numbered(snapshot: Snapshot) -> Iterator[tuple[int, Event]]:
+    """Yield the number of the allocation (-1 for none) and the event; first the blocks from before.
 
     Raises TraceError for a block that is released twice.
     """
@@ -263,7 +263,7 @@ def _numbered(snapshot: Snapshot) -> Iterator[tuple[Action, int, Event]]:
                 found = f"a second release of address {address}"
                 raise TraceError.at(snapshot.path, found, "one for each allocation")
             number, pool = numbers.pop(address)
-        yield event.action, number, replace(event, block=replace(event.block, pool=pool))
+        yield number, replace(event, block=replace(event.block, pool=pool))
 
 
 def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -> Trace:
@@ -276,17 +276,17 @@ def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -
     storages: dict[int, Storage] = {}
     operations, times = [Operation("start", Phase.OTHER)], [snapshot.start_us]
     early = len(snapshot.history.before)
-    released = {number for action, number, _ in _numbered(snapshot) if action is Action.RELEASED}
+    released = {number for number, event in _numbered(snapshot) if event.action is Action.RELEASED}
     kept = set(range(early)) - released
-    for action, number, event in _numbered(snapshot):
-        if action is Action.ALLOCATED:
+    for number, event in _numbered(snapshot):
+        if event.action is Action.ALLOCATED:
             stays = TensorKind.OTHER if number in kept else None
             storages[number] = Storage(event.block.taken_bytes, external=number < early, role=stays)
             if number < early:
                 operations[0].reads[storages[number]] = None
                 continue
             operations.append(Operation("allocation", Phase.OTHER, writes={storages[number]: None}))
-        elif action is Action.RELEASED:
+        elif event.action is Action.RELEASED:
             operations.append(Operation("release", Phase.OTHER, reads={storages.pop(number): None}))
         else:
             continue
