@@ -74,7 +74,7 @@ class Storages:
         used = {one.device for one in (*node.arguments, *node.outputs)}
         elements = max((one.extent_bytes for one in (*node.arguments, *node.outputs)), default=0)
         crosses = self._device in used and HOST in used and node.name in _COPIES
-        updates = phase is Phase.OPTIMIZER and used <= {HOST} and elements > _NUMBER_BYTES
+        updates = phase is Phase.OPTIMIZER and used <= {HOST}
         return {self._device, HOST} if (crosses or updates) and elements > _NUMBER_BYTES else {self._device}
 
     def _given(self, node: Node, inputs: Sequence[Reference]) -> Iterable[Reference]:
