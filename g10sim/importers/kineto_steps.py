@@ -45,15 +45,13 @@ def chosen_step(found: Sequence[tuple[str, float]], wanted: int | None, place: s
     Without a wanted number it is the last whole one. Raises TraceError for a number that is not there.
     """
     numbers = [name.removeprefix(STEP) for name, _ in found]
+    position, words = len(found) - 1, ""
+    largest = max((size for _, size in found[:-1]), default=0)
     if wanted is not None:
         if str(wanted) not in numbers:
             raise TraceError.at(place, f"--step {wanted}", choices_text(numbers) or "none: no steps")
         position = numbers.index(str(wanted))
-        return position, f"{numbers[position]} of {', '.join(numbers)}"
-    position = len(found) - 1
-    largest = max((size for _, size in found[:-1]), default=0)
-    words = ""
-    if position and found[-1][1] < _SLIVER * largest:
+    elif position and found[-1][1] < _SLIVER * largest:
         position, words = position - 1, f" ({numbers[-1]} is what came after the last whole step)"
     return position, f"{numbers[position]} of {', '.join(numbers)}{words}"
 
