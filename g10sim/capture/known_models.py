@@ -155,11 +155,12 @@ def _read(path: Path, key: str = _FAMILY) -> dict[str, Any]:
     allowed = f"the configuration of a model, a JSON object with a {key}"
     with reading(path, ConfigError, allowed, "JSON"):
         size = path.stat().st_size
-        data = json.loads(path.read_text(encoding="utf-8")) if size <= _MOST_BYTES else None
+        if size > _MOST_BYTES:
+            raise ConfigError.at(path, f"{size} bytes", allowed)
+        data = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(data, dict) or not isinstance(data.get(key), str):
-        found = f"{size} bytes" if data is None else type(data).__name__
-        found = f"no {key}" if isinstance(data, dict) else found
-        raise ConfigError(f"{path}: found {found}; allowed: {allowed}")
+        found = f"no {key}" if isinstance(data, dict) else type(data).__name__
+        raise ConfigError.at(path, found, allowed)
     return data
 
 

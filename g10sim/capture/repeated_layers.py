@@ -176,7 +176,9 @@ class Writer:
 
     def _block(self, step: int, kernels: Sequence[KernelTemplate], times: int = 1) -> Block[Kernel]:
         made = tuple(self._kernel(step, kernel, self._count + place) for place, kernel in enumerate(kernels))
-        self.unpriced.update({k.cost.operator: times for k in kernels if not k.cost.known_cost})
+        for kernel in kernels:
+            if not kernel.cost.known_cost:
+                self.unpriced[kernel.cost.operator] += times
         self._count += times * len(made)
         return Block(made, times, self._layout.since, self._layout.shift) if times > 1 else Block(made)
 

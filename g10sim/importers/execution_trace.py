@@ -7,7 +7,7 @@ last use.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -122,10 +122,11 @@ def _end(place: int, nodes: Sequence[Node]) -> int:
 
 
 def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:
-    others: dict[str, int] = {}
+    others = Counter[str]()
     for node in nodes:
-        for name in {one.device for one in (*node.arguments, *node.outputs)} - _NO_DEVICES - {device}:
-            others[name] = others.get(name, 0) + bool(node.schema)
+        if node.schema:
+            used = {one.device for one in (*node.arguments, *node.outputs)}
+            others.update(used - _NO_DEVICES - {device})
     for name, count in sorted(others.items()):
         account.facts.append(f"{count} operators on {name} are left out: --device {name} imports them")
 

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
@@ -208,7 +208,7 @@ class Profile:
 def innermost(spans: Sequence[Span]) -> Callable[[Span | None], int | None]:
     """Return a function that tells the innermost span (by position) in which another begins.
 
-    Spans of a thread lie inside each other or apart.
+    Of those of a thread that overlap, it is the one that began last.
     """
     by_thread = grouped((span.thread, position) for position, span in enumerate(spans))
     tables = {thread: _segments(spans, positions) for thread, positions in by_thread.items()}
@@ -233,16 +233,19 @@ def _segments(spans: Sequence[Span], positions: Iterable[int]) -> tuple[list[int
         starts.append(time_ns)
         owners.append(stack[-1] if stack else None)
 
-    def close(until_ns: int | None) -> None:
-        while stack and (until_ns is None or spans[stack[-1]].end_ns <= until_ns):
-            end = spans[stack.pop()].end_ns
-            cut(end)
+    def close(until_ns: float) -> None:
+        while stack:
+            first = min(stack, key=lambda position: spans[position].end_ns)
+            if spans[first].end_ns > until_ns:
+                return
+            stack.remove(first)
+            cut(spans[first].end_ns)
 
     for position in sorted(positions, key=lambda p: (spans[p].start_ns, -spans[p].end_ns)):
         close(spans[position].start_ns)
         stack.append(position)
         cut(spans[position].start_ns)
-    close(None)
+    close(inf)
     return starts, owners
 
 

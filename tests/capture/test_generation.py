@@ -10,6 +10,7 @@ make_torchvision_importable()
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'g10sim[capture]'")
 
 import decoders
+import torch
 from decoders import PROMPT, SAMPLES, SIZES, llama
 
 import g10sim
@@ -96,6 +97,21 @@ def test_weights_and_the_cache_are_alive_in_the_last_step(trace):
     full = [t for t in trace.tensors if t.persistent and t.size_bytes == cache // LAYERS // 2]
     assert len(full) == (2 * LAYERS if trace.origin["cache"] == "static" else 0)
     assert trace.origin.get("operators_priced_by_bytes") is None
+
+
+def test_operators_of_unknown_cost_are_counted_in_every_layer_and_step():
+    def transform(module, given):
+        torch.fft.rfft(given[0])
+
+    def build():
+        network, inputs = llama()()
+        for layer in network.model.layers:
+            layer.mlp.register_forward_pre_hook(transform)
+            layer.self_attn.o_proj.register_forward_pre_hook(transform)
+        return network, inputs
+
+    trace = capture_step(build, generate=TOKENS)
+    assert f"_fft_r2c x{2 * LAYERS * (TOKENS + 1)}" in trace.origin["operators_priced_by_bytes"]
 
 
 def test_each_step_reads_the_keys_and_values_that_the_one_before_it_left():

@@ -129,6 +129,7 @@ def test_an_image_takes_as_many_tokens_as_it_has_features():
     [
         ("{", "found no JSON"),
         ("[]", "found list; allowed: the configuration of a model, a JSON object with a model_type"),
+        ("null", "found NoneType; allowed: the configuration of a model, a JSON object with a model_type"),
         ("{}", "found no model_type"),
         ('{"model_type": "quen3"}', "model_type: found 'quen3' (did you mean 'qwen3'?)"),
         ('{"model_type": "qwen3", "hidden_size": "big"}', "'hidden_size' expected int, got str"),

@@ -185,6 +185,12 @@ def test_a_device_is_asked_for_where_there_are_several(tmp_path):
     assert names(imported(tmp_path, *nodes, device="cuda:0")) == ["mm"]
 
 
+def test_devices_that_annotations_alone_name_are_not_told(tmp_path):
+    nodes = [product(3, 2, 10, 11, 12), node(4, "mine", 2, [(12, 22, "cuda:1")], device="cuda:1")]
+    facts = account_of(imported(tmp_path, *nodes, device="0")).facts
+    assert facts == account_of(imported(tmp_path, nodes[0])).facts
+
+
 OFFLOADED = [
     product(3, 2, 10, 11, 12),
     node(4, "aten::_to_copy", 2, [(12, 22)], [(13, 23, "cpu")], "aten::_to_copy(Tensor self) -> Tensor"),

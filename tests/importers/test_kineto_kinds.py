@@ -9,7 +9,7 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.errors import TraceError
 from g10sim.importers.account import Reason, account_of
 from g10sim.importers.kineto import import_kineto
-from g10sim.importers.kineto_events import read_profile
+from g10sim.importers.kineto_events import Span, innermost, read_profile
 from g10sim.importers.operations import ByHand
 from g10sim.trace.model import Device, Phase, TensorKind
 
@@ -28,6 +28,17 @@ def kinds(trace, kind):
 
 def names(trace):
     return [kernel.name for kernel in trace.kernels]
+
+
+def test_of_spans_that_overlap_the_one_that_began_last_owns_what_begins_in_it():
+    def span(start, end):
+        return Span("", start, end, (1, 2), {})
+
+    owner = innermost([span(0, 10), span(2, 4), span(5, 15), span(6, 7), span(20, 30), span(20, 30)])
+    starts = {0: 0, 2: 1, 4: 0, 5: 2, 6: 3, 7: 2, 10: 2, 14: 2, 15: None, 20: 5, 30: None}
+    assert {start: owner(span(start, start)) for start in starts} == starts
+    assert owner(None) is None
+    assert owner(Span("", 3, 3, (1, 3), {})) is None
 
 
 def test_all_device_time_is_imported_and_gaps_are_told(tmp_path):
