@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
@@ -40,8 +40,7 @@ class NamedTensors:
         """Return the bytes of host memory that the job keeps reserved. Raises PolicyError for no bytes."""
         found = asked(self._policy, "host_reserved", lambda: self._policy.host_reserved(self._number))
         if type(found) is not int or found < 0:
-            place = f"policy '{self._policy.name}': host_reserved"
-            raise PolicyError.at(place, repr(found), "an int from 0")
+            raise self._refusal(f"host_reserved: found {found!r}", "an int from 0")
         return found
 
     def homes(self, tiers: Sequence[Tier]) -> dict[int, Location]:
@@ -50,31 +49,24 @@ class NamedTensors:
         homes = self._found("homes", lambda: dict(self._policy.homes(self._number)))
         for tensor, tier in homes.items():
             if not self._lasting[tensor]:
-                raise PolicyError(
-                    f"policy '{self._policy.name}': homes names tensor {tensor}, which is not persistent; "
-                    "allowed: persistent ones"
-                )
+                what = f"homes names tensor {tensor}, which is not persistent"
+                raise self._refusal(what, "persistent ones")
             if tier not in list(places):  # whatever it is
-                raise PolicyError(
-                    f"policy '{self._policy.name}': homes names the tier {tier!r}; "
-                    f"allowed: {choices_text(places)}"
-                )
+                raise self._refusal(f"homes names the tier {tier!r}", choices_text(places))
         return {tensor: places[tier] for tensor, tier in homes.items()}
 
     def _found(self, hook: str, ask: Callable[[], _Found]) -> _Found:
         found = asked(self._policy, hook, ask)
         if found and self._addresses.are_shared:
-            raise PolicyError(
-                f"policy '{self._policy.name}': {hook} names tensors that share addresses; allowed: with "
-                "requirements.addresses 'own'"
-            )
+            allowed = "with requirements.addresses 'own'"
+            raise self._refusal(f"{hook} names tensors that share addresses", allowed)
         for tensor in found:
             if type(tensor) is not int or not 0 <= tensor < len(self._lasting):
-                raise PolicyError(
-                    f"policy '{self._policy.name}': {hook} names tensor {tensor!r}; allowed: 0 to "
-                    f"{len(self._lasting) - 1}"
-                )
+                raise self._refusal(f"{hook} names tensor {tensor!r}", f"0 to {len(self._lasting) - 1}")
         return found
+
+    def _refusal(self, what: str, allowed: str) -> PolicyError:
+        return PolicyError(f"policy '{self._policy.name}': {what}; allowed: {allowed}")
 
 
 class Reactions:
@@ -170,43 +162,36 @@ class NominatedVictims(RecencyVictims):
         policy, self._view, self._nominate = context.policy, reactions.view, reactions.nominate
         self._policy, self._place = policy.name, place_of(policy, "choose_victims")
         self._names = each(context.job.trace.tensors, attrgetter("name"))
-        self._waiting: list[int] = []
-        self._places: list[int] = []
-        self._current: Run | None = None
+        self.restart()
 
     def restart(self) -> None:
         """Ask the policy again when the next victim is needed."""
-        self._waiting, self._places = [], []
-        self._current = None
+        self._runs: Iterator[Run] = iter(())
+        self._current: Run | None = None
 
     def choose(self, memory: Residency, demanded: bool) -> Run | None:
         """Return the run that makes room next, or None."""
         oldest = memory.recency.oldest() if memory.discarded else None
         if oldest is not None and oldest.tensor in memory.discarded:
             return oldest
-        for attempt in range(2):
-            run = self._next(memory)
-            if run is not None:
-                return run
-            if attempt == 0:
-                self._waiting = list(self._nominate())[::-1]
-        return super().choose(memory, demanded)
+        if self._current is None or not self._current.count:
+            self._current = next(self._runs, None)
+        if self._current is None:
+            self._runs = self._nominated(memory, self._nominate())
+            self._current = next(self._runs, None)
+        return super().choose(memory, demanded) if self._current is None else self._current
 
     def upcoming(self, memory: Residency, demanded: bool) -> Iterable[Run]:
         """Return nothing: the policy is asked first."""
         return ()
 
-    def _next(self, memory: Residency) -> Run | None:
-        if self._current is not None and self._current.count:
-            return self._current
-        while self._places or self._waiting:
-            if not self._places:
-                self._places = list(self._named(self._waiting.pop()))[::-1]
-                continue
-            self._current = memory.recency.oldest_of(self._places.pop())
-            if self._current is not None:
-                return self._current
-        return None
+    def _nominated(self, memory: Residency, tensors: Iterable[int]) -> Iterator[Run]:
+        """Yield the oldest run at each range of what the policy names, as each is needed."""
+        for tensor in tensors:
+            for place in self._named(tensor):
+                run = memory.recency.oldest_of(place)
+                if run is not None:
+                    yield run
 
     def _named(self, tensor: object) -> Sequence[int]:
         """Return the ranges of a tensor that the policy names. Raises PolicyError."""
