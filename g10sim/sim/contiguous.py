@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 
-from g10sim.errors import InvariantError, PolicyError, UnsupportedError
+from g10sim.errors import InvariantError, PolicyError, UnsupportedError, few
 from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
 from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
@@ -73,7 +72,7 @@ def contiguous_memory(
             f"policy '{policy.name}': places returned {len(places)} places; allowed: one per tensor, "
             f"{len(trace.tensors)}"
         )
-    pages = [-(-tensor.size_bytes // page) for tensor in trace.tensors]
+    pages = trace.page_sizes(page)
     moved, expanded = _compressed(policy, job, plan, pages, page)
     factor = policy.requirements.published_memory_factor if behaviour.copy_memory == "published" else 1
     room, pool = system.gpu.memory // page * factor, policy.requirements.caching_pool
@@ -142,19 +141,15 @@ def move_in(memory: Contiguous, trace: Trace, policy: Policy) -> None:
 def _rule(place: Place | PlannedPlace, policy: Policy, tensor: Tensor, page_bytes: int) -> FitRule | None:
     if isinstance(place, Place):
         return _RULES.get(place)
+    where = f"policy '{policy.name}': places puts tensor '{tensor.name}' at"
     if not isinstance(place, PlannedPlace):
-        raise PolicyError(
-            f"policy '{policy.name}': places puts tensor '{tensor.name}' at {place!r}; allowed: a Place or a "
-            "PlannedPlace"
-        )
+        raise PolicyError(f"{where} {place!r}; allowed: a Place or a PlannedPlace")
     addresses = place.addresses_bytes
     wrong = [address for address in addresses if address < 0 or address % page_bytes]
     if wrong or not addresses or policy.requirements.caching_pool is not None:
         found = f"address {wrong[0]}" if wrong else f"{len(addresses)} planned addresses"
-        raise PolicyError(
-            f"policy '{policy.name}': places puts tensor '{tensor.name}' at {found}; allowed: one or more "
-            f"multiples of the page size, {page_bytes}, without a caching pool"
-        )
+        allowed = f"one or more multiples of the page size, {page_bytes}, without a caching pool"
+        raise PolicyError(f"{where} {found}; allowed: {allowed}")
     fallback = None if place.fallback is None else _RULES.get(place.fallback)
     return PlannedAddresses([address // page_bytes for address in addresses], fallback)
 
@@ -307,11 +302,7 @@ class WholeFetching(Fetching):
             self._space.blocks.allocator.blocks.items(), key=lambda item: (-item[1].pages, item[1].start)
         )
         names = ("scratch space" if o == -1 else tensors[max(o, index_owner(o))].name for o, _ in blocks)
-        shown = [
-            f"{name} {format_bytes(block.pages * page)}"
-            for name, (_, block) in islice(zip(names, blocks, strict=True), _SHOWN_HOLDERS)
-        ]
-        more = f" and {len(blocks) - len(shown)} more" if len(blocks) > len(shown) else ""
+        sizes = (format_bytes(block.pages * page) for _, block in blocks)
+        held = few(map(" ".join, zip(names, sizes, strict=True)), _SHOWN_HOLDERS)
         others = self._space.blocks.pages_of_others
-        beside = f"; other jobs have {format_bytes(others * page)}" if others else ""
-        return ", ".join(shown) + more + beside
+        return f"{held}; other jobs have {format_bytes(others * page)}" if others else held
