@@ -28,10 +28,9 @@ class HostStores:
     """
 
     def __init__(self, context: JobContext) -> None:
-        tiers = {tier.place: tier for tier in context.machine.system.all_tiers}
         self._number, self._gpu = context.number, context.gpu
         self._memory, self._claims = context.memory, context.claims
-        self._fabric, self._transfers, self._tiers = context.fabric, context.fluid, tiers
+        self._fabric, self._transfers = context.fabric, context.fluid
         self._host = context.machine.tiers["host"]
         self._under_way: dict[int, Event] = {}
         self._copies: dict[int, Location] = {}
@@ -48,7 +47,7 @@ class HostStores:
         if is_clean and self._copies.get(tensor) == target:
             memory.store_in(target, tensor, min(count, memory.pools[target].free), self._host)
             return
-        links = self._transfers.topology.to_host(self._gpu, self._tiers[target], back=True)
+        links = self._transfers.topology.to_host(self._gpu, memory.pools[target].tier, back=True)
         if not links:
             self._arrive(tensor, target, count)
             return
@@ -109,7 +108,7 @@ class CpuKernels(Launches):
     """
 
     def __init__(
-        self, context: JobContext, release: Release, stores: HostStores | None, sending: Collectives | None
+        self, context: JobContext, release: Release, stores: HostStores, sending: Collectives | None
     ) -> None:
         machine, needs, transfers = context.machine, context.policy.requirements, context.fluid
         super().__init__(context, context.claims, release, machine.recorder.cpu_kernels)
@@ -120,11 +119,10 @@ class CpuKernels(Launches):
         self._machine, self._transfers = machine, transfers
         self._clock_hz, self._spec = system.gpu.clock, system.cpu
         self._socket = transfers.topology.sockets[context.gpu]
-        self._tiers = {tier.place: tier for tier in system.all_tiers}
         self._host = machine.tiers["host"]
         self._gathers, self._stores, self._collectives = not needs.unlimited_memory, stores, sending
         self._freed = deque[Event](maxlen=None if needs.unlimited_memory else needs.cpu_buffers)
-        self._gathered: Event | None = None
+        self._gathered = context.fabric.clock.past
         self._reads: dict[int, _Read] = {}
         self._busy, self._since = 0, -1
         self.fetched_bytes = 0
@@ -145,8 +143,8 @@ class CpuKernels(Launches):
                 memory.cancel(tensor)
                 if tensor not in kernel.inputs:
                     memory.discard(tensor)
-        before = self._pending[-1].ended if self._pending else None
         clock = self._fabric.clock
+        before = self._pending[-1].ended if self._pending else clock.past
         ready, ended = clock.event(), clock.event()
         after = self._take_buffer(kernel, ready, ended)
         launched = Launched(kernel, frozenset(kernel.touched), after, ready, ended)
@@ -164,8 +162,8 @@ class CpuKernels(Launches):
         sent = () if self._collectives is None else self._collectives.ends_of(kernel.touched)
         if freed.maxlen is None:
             return sent
-        wanted = (freed[0] if len(freed) == freed.maxlen else None, self._gathered)
-        after = tuple(event for event in wanted if event and not event.triggered)
+        wanted = (freed[0] if len(freed) == freed.maxlen else clock.past, self._gathered)
+        after = tuple(event for event in wanted if not event.triggered)
         self._gathered = ready
         freed.append(clock.event())
         clock.process(self._free_buffer(kernel, ended, freed[-1]))
@@ -174,24 +172,22 @@ class CpuKernels(Launches):
     def _free_buffer(self, kernel: Kernel, ended: Event, freed: Event) -> Process[None]:
         """SimPy process: free a kernel's buffer when it has ended and what is to leave has left."""
         yield ended
-        while self._stores is not None and (leaving := self._stores.end_of(kernel.touched)) is not None:
+        while (leaving := self._stores.end_of(kernel.touched)) is not None:
             yield leaving
         freed.succeed()
 
-    def _run(self, iteration: int, launched: Launched, before: Event | None) -> Process[None]:
+    def _run(self, iteration: int, launched: Launched, before: Event) -> Process[None]:
         """SimPy process: one execution of a kernel."""
         launch, cpu = self._fabric.clock.cycle, self._machine.cpus[self._socket]
         kernel, exchange = launched.kernel, self._exchange
-        arrival = exchange.arrival(iteration, kernel.id) if exchange is not None else None
-        if arrival is not None:
-            yield arrival
+        if exchange is not None:
+            yield exchange.arrival(iteration, kernel.id)
         yield from launched.after
         if not self._is_gathered(kernel):
             waits = partial(self._describe_wait, kernel)
             yield self._fabric.until(partial(self._gather, kernel), waits, self._number)
         launched.ready.succeed()
-        if before is not None:
-            yield before
+        yield before
         yield cpu.request(1)
         self._since = start = self._fabric.clock.cycle
         self._check(kernel)
@@ -255,8 +251,8 @@ class CpuKernels(Launches):
 
     def _source(self, tensor: int) -> Location | None:
         """Return the fastest other tier that has pages of a tensor."""
-        pages = self._memory.pages
-        return next((place for place in self._tiers if place != self._host and pages[place][tensor]), None)
+        memory, host = self._memory, self._host
+        return next((place for place in memory.tiers if place != host and memory.pages[place][tensor]), None)
 
     def _bring(self, tensor: int) -> None:
         """Evict a tensor's pages to host memory, allocate them there, and read those in other tiers."""
@@ -271,7 +267,7 @@ class CpuKernels(Launches):
         if source is not None and room and tensor not in self._reads:
             count = min(room, memory.pages[source][tensor])
             memory.pools[host].take(count)
-            links = self._transfers.topology.to_host(self._gpu, self._tiers[source])
+            links = self._transfers.topology.to_host(self._gpu, memory.pools[source].tier)
             if links:
                 message = self._transfers.send(links, count * memory.page_bytes)
                 self._reads[tensor] = _Read(message, source, count)

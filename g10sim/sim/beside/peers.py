@@ -99,10 +99,10 @@ class GradientExchange:
         if self._idle is not None and not self._idle.triggered:
             self._idle.succeed()
 
-    def arrival(self, iteration: int, kernel: int) -> Event | None:
-        """Return an event that happens when all gradients that a kernel reads are there; None if they are."""
+    def arrival(self, iteration: int, kernel: int) -> Event:
+        """Return an event that happens, or has happened, when all gradients that a kernel reads are there."""
         if self._is_complete(iteration, kernel):
-            return None
+            return self._clock.past
         event = self._clock.event()
         self._waiting.append((event, iteration, kernel))
         return event

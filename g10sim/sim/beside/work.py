@@ -31,7 +31,7 @@ class WorkBeside:
         self._collectives = self._cpu = None
         if trace.link_kernels:
             self._collectives = Collectives(context, release, make_room)
-        if trace.cpu_kernels:
+        if stores is not None:
             self._cpu = CpuKernels(context, release, stores, self._collectives)
         self.may_wait = any(part is not None for part in (self._collectives, self._cpu, self._exchange))
         """True if there is anything that kernels may wait for."""
@@ -59,12 +59,11 @@ class WorkBeside:
         if self._cpu is not None and kernel.device is not Device.LINKS and (one := self._cpu.blocker(kernel)):
             yield from self._timed(one.ended, StallReason.CPU, waits)
 
-    def _timed(self, event: Event | None, reason: StallReason, waits: WaitLog) -> Process[None]:
-        """Wait for an event, if there is one, and log the time."""
-        if event is not None:
-            since = self._clock.cycle
-            yield event
-            waits.add(reason, self._clock.cycle - since)
+    def _timed(self, event: Event, reason: StallReason, waits: WaitLog) -> Process[None]:
+        """Wait for an event, and log the time."""
+        since = self._clock.cycle
+        yield event
+        waits.add(reason, self._clock.cycle - since)
 
     def launch(self, iteration: int, kernel: Kernel) -> None:
         """Launch a kernel on the CPU, or a collective."""
