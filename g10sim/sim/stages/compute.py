@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
+from sys import maxsize
 
 from simpy import Event
 
@@ -73,7 +74,7 @@ class TimeSlices:
         """Cycles until a job is done, or None when none computes."""
         trial, passed = self._copy(), 0
         while trial._order:
-            cycles, done = trial._step(None)
+            cycles, done = trial._step(maxsize)
             passed += cycles
             if done:
                 return passed
@@ -98,7 +99,7 @@ class TimeSlices:
                     found._turn = found._order[-1]
         return found
 
-    def _step(self, cycles: int | None) -> tuple[int, list[int]]:
+    def _step(self, cycles: int) -> tuple[int, list[int]]:
         """Let a slice pass, or rounds of slices, for some cycles at most; return these and who is done."""
         turn = self._turn
         if turn is None:
@@ -107,7 +108,7 @@ class TimeSlices:
             turn.left = turn.quantum
         if turn.left == turn.quantum and (skipped := self._skip_rounds(turn, cycles)):
             return skipped, []
-        step = min(turn.left, turn.work) if cycles is None else min(cycles, turn.left, turn.work)
+        step = min(cycles, turn.left, turn.work)
         _pass(self._order, turn, step)
         turn.work -= step
         turn.left -= step
@@ -115,12 +116,10 @@ class TimeSlices:
             self._turn = None
         return step, [] if turn.work else [turn.job]
 
-    def _skip_rounds(self, first: _Turn, cycles: int | None) -> int:
+    def _skip_rounds(self, first: _Turn, cycles: int) -> int:
         """Give everybody as many whole slices as fit and nobody ends in; return the cycles they took."""
         lap = sum(turn.quantum for turn in self._order)
-        rounds = min((turn.work - 1) // turn.quantum for turn in self._order)
-        if cycles is not None:
-            rounds = min(rounds, cycles // lap)
+        rounds = min(cycles // lap, *((turn.work - 1) // turn.quantum for turn in self._order))
         if not rounds or not _take_turns(self._order, first):
             return 0
         for turn in self._order:
