@@ -136,15 +136,13 @@ class InPlace:
     """
 
     def __init__(self, context: JobContext) -> None:
-        self._context, self._job, self._gpu = context, context.number, context.gpu
-        self._memory, self._addresses = context.memory, context.addresses
-        self._kernels = context.job.trace.kernels
-        self._fabric, self._recorder = context.fabric, context.machine.recorder
+        self._context, self._job = context, context.number
+        self._memory, self._fabric = context.memory, context.fabric
 
     def begin(self, kernel: int) -> list[Message]:
         """Start what a kernel reads and writes where it lies; returns what is on its way."""
         transfers, traffic, now = self._context.fluid, self._memory.traffic, self._fabric.clock.cycle
-        found = list(self._accesses(self._kernels[kernel]))
+        found = list(self._accesses(self._context.job.trace.kernels[kernel]))
         messages: list[Message] = []
         with self._fabric.alter(self._job):
             for tier, read, written in found:
@@ -158,25 +156,22 @@ class InPlace:
 
     def end(self, kernel: int) -> None:
         """Note that a kernel has done all that it began."""
-        gpu, job, now = self._gpu, self._job, self._fabric.clock.cycle
+        context, now = self._context, self._fabric.clock.cycle
         for tier, *sizes in self._open:
-            self._recorder.accessed(AccessRecord(gpu, job, kernel, tier, self._since, now, *sizes))
+            access = AccessRecord(context.gpu, self._job, kernel, tier, self._since, now, *sizes)
+            context.machine.recorder.accessed(access)
 
     def _accesses(self, kernel: Kernel) -> Iterator[tuple[Location, int, int]]:
         """Yield the tiers that a kernel uses tensors in, and the bytes that it reads and writes there."""
-        memory, page = self._memory, self._memory.page_bytes
-        sizes = {tensor: self._used_pages(tensor) for tensor in kernel.tensors}
-        for tier in memory.tiers:
-            read = sum(sizes[tensor].get(tier, 0) * kernel.reads_of(tensor) for tensor in kernel.inputs)
-            written = sum(sizes[tensor].get(tier, 0) for tensor in kernel.outputs)
+        page = self._memory.page_bytes
+        for tier in sorted({*self._memory.in_place.values()}):
+            read = sum(self._used_pages(tensor, tier) * kernel.reads_of(tensor) for tensor in kernel.inputs)
+            written = sum(self._used_pages(tensor, tier) for tensor in kernel.outputs)
             if read or written:
                 yield tier, read * page, written * page
 
-    def _used_pages(self, tensor: int) -> dict[Location, int]:
-        """Return the pages of a tensor that the kernel uses where they lie, by tier."""
-        memory, pages = self._memory, dict[Location, int]()
-        for place in self._addresses.held(tensor):
-            tier = memory.in_place.get(place)
-            if tier is not None:
-                pages[tier] = pages.get(tier, 0) + memory.used_in_place(place)
-        return pages
+    def _used_pages(self, tensor: int, tier: Location) -> int:
+        """Return the pages of a tensor that the kernel uses where they lie in a tier."""
+        used, pages = self._memory.in_place, self._memory.pages[tier]
+        places = self._context.addresses.held(tensor)
+        return sum([pages[place] for place in places if used.get(place) == tier])
