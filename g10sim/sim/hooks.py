@@ -141,10 +141,9 @@ def plan_of(answer: MigrationPlan | None) -> MigrationPlan | None:
     """Return the plan that a hook answers with. Raises TypeError."""
     if answer is None:
         return answer
-    if not isinstance(answer, MigrationPlan):
-        raise TypeError(f"found {answer!r}; allowed: a MigrationPlan (see MigrationPlan.ordered), or None")
-    for number, entry in enumerate(answer.moves):
-        before = answer.moves[max(0, number - 1)]
+    plan = kind_of(answer, MigrationPlan, "a MigrationPlan (see MigrationPlan.ordered), or None")
+    for number, entry in enumerate(plan.moves):
+        before = plan.moves[max(0, number - 1)]
         if not isinstance(entry, Planned) or not isinstance(entry.move, Move):
             raise TypeError(f"move {number}: found {entry!r}; allowed: Planned(kernel, move)")
         if entry.kernel < before.kernel:
@@ -152,7 +151,7 @@ def plan_of(answer: MigrationPlan | None) -> MigrationPlan | None:
                 f"move {number}: found kernel {entry.kernel} after kernel {before.kernel}; allowed: kernels "
                 "in ascending order (see MigrationPlan.ordered)"
             )
-    return answer
+    return plan
 
 
 def truth_of(answer: object) -> bool:

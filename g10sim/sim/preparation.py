@@ -131,7 +131,6 @@ class _Trials:
     def __init__(self, workload: Workload, system: SystemSpec, try_out: TryOut) -> None:
         self._workload, self._try_out = workload, try_out
         self.workload, self.system = workload.as_planned(), system
-        self._tiers = system.all_tiers
         self._one_group = one_group(workload, system)
         self._groups = len(workload.jobs) // len(self._one_group.jobs)
 
@@ -164,7 +163,7 @@ class _Trials:
         if design.requirements.placement == "contiguous" and self._groups > 1:
             short = shortened(self._one_group, 2, keeps_auto=until_steady)
             records = self._try_out(design, short, at_most[: len(short.jobs)])
-            if all(self._has_room(*pair) for pair in product(self._tiers, records.iterations)):
+            if all(self._has_room(*pair) for pair in product(self.system.all_tiers, records.iterations)):
                 return records
         return self._try_out(design, shortened(self._workload, 2, keeps_auto=until_steady), at_most)
 
@@ -314,15 +313,13 @@ def _check(policy: Policy, trace: Trace, chosen: Trace) -> None:
         is_same = other is not None and _facts(other) == _facts(kernel)
         if other is not None and is_same and other.duration >= kernel.duration:
             other = next(others, None)
-        elif is_same and not (takes_over and kernel.phase is Phase.OPTIMIZER):
-            raise PolicyError(
-                f"{place} makes kernel {kernel.id} ({kernel.name}) faster; allowed: at least the trace's "
-                "duration"
-            )
         elif not takes_over or kernel.phase is not Phase.OPTIMIZER:
+            which = f"kernel {kernel.id} ({kernel.name})"
+            if is_same:
+                raise PolicyError(f"{place} makes {which} faster; allowed: at least the trace's duration")
             raise PolicyError(
-                f"{place} leaves out kernel {kernel.id} ({kernel.name}); allowed: to leave out kernels of "
-                "the optimizer that the CPU takes over, and of a forward pass that it runs as they are"
+                f"{place} leaves out {which}; allowed: to leave out kernels of the optimizer that the CPU "
+                "takes over, and of a forward pass that it runs as they are"
             )
     if other is not None:
         raise PolicyError(

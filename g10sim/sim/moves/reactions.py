@@ -195,15 +195,13 @@ class NominatedVictims(RecencyVictims):
 
     def _named(self, tensor: object) -> Sequence[int]:
         """Return the ranges of a tensor that the policy names. Raises PolicyError."""
-        where, count = f"policy '{self._policy}', kernel {self._view.kernel}: victim", len(self._names)
+        count = len(self._names)
         if type(tensor) is not int or not 0 <= tensor < count:
             kind = "" if type(tensor) is int else ", as int"
-            raise PolicyError(
-                f"{where} {tensor!r} is no tensor of the trace; allowed: 0 to {count - 1}{kind}{self._place}"
-            )
-        if self._view.is_needed(tensor):
-            raise PolicyError(
-                f"{where} '{self._names[tensor]}' is in the running kernel's working set; "
-                f"allowed: tensors that it does not need{self._place}"
-            )
-        return self._addresses.held(tensor)
+            flaw = f"{tensor!r} is no tensor of the trace; allowed: 0 to {count - 1}{kind}"
+        elif self._view.is_needed(tensor):
+            rule = "is in the running kernel's working set; allowed: tensors that it does not need"
+            flaw = f"'{self._names[tensor]}' {rule}"
+        else:
+            return self._addresses.held(tensor)
+        raise PolicyError(f"policy '{self._policy}', kernel {self._view.kernel}: victim {flaw}{self._place}")
