@@ -24,7 +24,7 @@ _ROUNDING_BITS = 24
 class _Turn:
     """A job's place in the rotation, in cycles: what it still computes, and what its slice still lasts.
 
-    ``lag`` is how far it is behind its share.
+    ``lag`` is how far it is behind its share, in its slices.
     """
 
     job: int
@@ -103,13 +103,16 @@ class TimeSlices:
         """Let a slice pass, or rounds of slices, for some cycles at most; return these and who is done."""
         turn = self._turn
         if turn is None:
-            turn = self._turn = max(self._order, key=lambda turn: turn.lag / turn.quantum)
+            turn = self._turn = max(self._order, key=lambda turn: turn.lag)
         if not turn.left:
             turn.left = turn.quantum
         if turn.left == turn.quantum and (skipped := self._skip_rounds(turn, cycles)):
             return skipped, []
         step = min(cycles, turn.left, turn.work)
-        _pass(self._order, turn, step)
+        due = Fraction(step, sum(one.quantum for one in self._order))
+        for one in self._order:
+            one.lag += due
+        turn.lag -= Fraction(step, turn.quantum)
         turn.work -= step
         turn.left -= step
         if not turn.left:
@@ -127,29 +130,14 @@ class TimeSlices:
         return rounds * lap
 
 
-def _pass(turns: Sequence[_Turn], current: _Turn, cycles: int) -> None:
-    """Count cycles of one job against its share, and towards those of all."""
-    lap = sum(turn.quantum for turn in turns)
-    for turn in turns:
-        turn.lag += Fraction(cycles * turn.quantum, lap)
-    current.lag -= cycles
-
-
 def _take_turns(turns: Sequence[_Turn], first: _Turn) -> bool:
     """Return whether each job has one slice before the first of them has another."""
     if any(turn.left not in (0, turn.quantum) for turn in turns):
         return False
-    rest = [replace(turn) for turn in turns]
-    current = rest[turns.index(first)]
-    seen = {current.job}
-    _pass(rest, current, current.quantum)
-    while len(seen) < len(rest):
-        current = max(rest, key=lambda turn: turn.lag / turn.quantum)
-        if current.job in seen:
-            return False
-        seen.add(current.job)
-        _pass(rest, current, current.quantum)
-    return True
+    ranks = [(turn.lag, -place) for place, turn in enumerate(turns)]
+    last = min([rank for rank, turn in zip(ranks, turns, strict=True) if turn is not first], default=None)
+    # A slice takes a job back by 1 next to all others: the last of these must be ahead of all that had one.
+    return last is None or all((lag - 1, place) < last for lag, place in ranks)
 
 
 class Concurrency:
