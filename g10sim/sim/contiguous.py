@@ -172,7 +172,7 @@ class WholeFetching(Fetching):
             raise InvariantError("whole tensors need contiguous memory")
         self._space, self._reactions = context.memory, reactions
         super().__init__(context, view, self._waited_for(context))
-        self._demanded: dict[int, StallReason] = {}
+        self._demanded: dict[int, Location] = {}
         self._makes_room = reactions.has("on_out_of_memory")
         self.make_room = self._make_room
 
@@ -230,7 +230,7 @@ class WholeFetching(Fetching):
         with self._fabric.alter(self._number):
             for tensor in missing:
                 if origin := self._origin(tensor):
-                    self._demanded.setdefault(tensor, fault_reason(origin.name))
+                    self._demanded.setdefault(tensor, origin)
                 memory.demand(tensor)
             self._make_room()
 
@@ -265,15 +265,11 @@ class WholeFetching(Fetching):
 
     def reason(self) -> StallReason:
         """Return what the kernel waits for: space first, then what it demanded, then what is late."""
-        memory = self._memory
-        missing = [tensor for tensor in memory.needed if not self._space.is_usable(tensor)]
+        missing = [tensor for tensor in self._memory.needed if not self._space.is_usable(tensor)]
         if any(tensor in self._space.waiting for tensor in missing):
             return StallReason.ALLOCATION
-        demanded = {self._demanded[tensor] for tensor in missing if tensor in self._demanded}
-        for place in memory.origins:
-            if fault_reason(place.name) in demanded:
-                return fault_reason(place.name)
-        return StallReason.LATE_PREFETCH
+        origins = [self._demanded[tensor] for tensor in missing if tensor in self._demanded]
+        return fault_reason(max(origins).name) if origins else StallReason.LATE_PREFETCH
 
     def end(self, execution: Execution, extra: int) -> int:
         """Return when a kernel ends whose data are there: whole tensors do not fault."""
