@@ -176,7 +176,7 @@ def _reordered(one: array[int], other: array[int]) -> int:
         at = end
         if mine[1] == end:
             mine = next(ours, None)
-        if yours is not None and yours[1] == end:
+        if yours[1] == end:
             yours = next(theirs, None)
     return found
 
