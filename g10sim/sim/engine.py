@@ -306,10 +306,8 @@ class _Simulation:
         fabric, spec = self._machine.fabric, self._system.gpu.copy_contention
         if spec is None or not isinstance(fabric.transfers, FluidTransfers):
             return
-        jobs: dict[int, list[int]] = {}
-        for number, job in enumerate(self._jobs):
-            jobs.setdefault(job.job.gpu, []).append(number)
-        fabric.watch(CopyContention(fabric.transfers, gpus, jobs, spec.share).update)
+        gpu_of = [job.job.gpu for job in self._jobs]
+        fabric.watch(CopyContention(fabric.transfers, gpus, gpu_of, spec.share).update)
 
     def run(self) -> RunRecords:
         machine = self._machine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from simpy import Environment, Event
@@ -100,17 +100,18 @@ class CopyContention:
     """
 
     def __init__(
-        self, transfers: FluidTransfers, gpus: Sequence[Gpu], jobs: Mapping[int, Iterable[int]], share: float
+        self, transfers: FluidTransfers, gpus: Sequence[Gpu], gpu_of: Sequence[int], share: float
     ) -> None:
-        """``jobs`` are those of each GPU that has any."""
-        self._transfers, self._gpus, self._jobs, self._share = transfers, gpus, jobs, share
-        self._paces = dict.fromkeys(jobs, _STEPS)
+        """``gpu_of`` has the GPU of each job."""
+        self._transfers, self._gpus, self._gpu_of, self._share = transfers, gpus, gpu_of, share
+        self._paces = dict.fromkeys(gpu_of, _STEPS)
 
     def update(self) -> None:
         """Let kernels go on at the pace that copies leave them."""
-        for gpu, jobs in self._jobs.items():
+        for gpu, before in self._paces.items():
             steps = round((1 - self._share * self._transfers.link_use(gpu)) * _STEPS)
-            if steps != self._paces[gpu]:
+            if steps != before:
                 self._paces[gpu] = steps
-                for job in jobs:
-                    self._gpus[gpu].compute.set_pace(job, Fraction(steps, _STEPS))
+                for job, own in enumerate(self._gpu_of):
+                    if own == gpu:
+                        self._gpus[gpu].compute.set_pace(job, Fraction(steps, _STEPS))
