@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from g10sim.errors import InvariantError, PolicyError, UnsupportedError, few
+from g10sim.errors import PolicyError, UnsupportedError, few
 from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
 from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
@@ -167,10 +167,8 @@ class WholeFetching(Fetching):
 
     _waits_alone = False
 
-    def __init__(self, context: JobContext, view: View, reactions: Reactions) -> None:
-        if not isinstance(context.memory, Contiguous):
-            raise InvariantError("whole tensors need contiguous memory")
-        self._space, self._reactions = context.memory, reactions
+    def __init__(self, context: JobContext, space: Contiguous, view: View, reactions: Reactions) -> None:
+        self._space, self._reactions = space, reactions
         super().__init__(context, view, self._waited_for(context))
         self._demanded: dict[int, Location] = {}
         self._makes_room = reactions.has("on_out_of_memory")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable
-from itertools import accumulate
+from itertools import accumulate, count, takewhile
 
 from g10sim.hardware.faults import FaultCount, ProfiledFaultCost
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
@@ -73,10 +73,9 @@ class JobRun:
         if self._whole is None:
             self._fetching = Fetching(context, self._view, touched)
         else:
-            self._fetching = WholeFetching(context, self._view, self._reactions)
+            self._fetching = WholeFetching(context, self._whole, self._view, self._reactions)
         self._tensors = self._fetching.tensors
-        release, make_room = self._migrator.release_dying, self._fetching.make_room
-        self._beside = WorkBeside(context, release, stores, make_room)
+        self._beside = WorkBeside(context, self._migrator.release_dying, stores, self._fetching.make_room)
         self._victims = RecencyVictims(context, dropped)
         if self._reactions.has("choose_victims"):
             self._victims = NominatedVictims(context, dropped, self._reactions)
@@ -119,12 +118,11 @@ class JobRun:
                 move_in(shared, self.job.trace, self.context.policy)
         with self._fabric.alter():
             self._transfers.attach(self._number, self.job.gpu, self.memory, self._victims, self._due)
-        iteration, iterations = 0, self.context.iterations
-        while iterations.has(iteration):
+        iterations = self.context.iterations
+        for iteration in takewhile(iterations.has, count()):
             yield from self._iterate(iteration)
             if iterations.are_joint:  # so that others that end now have ended, too
                 yield self._clock.timeout(0)
-            iteration += 1
         self._delayed.close()
         yield from self._beside.drain()
         with self._fabric.alter(self._number):
