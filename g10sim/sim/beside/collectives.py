@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeAlias
@@ -69,10 +69,9 @@ class Launches:
             self.demand()
             yield self._pending[-1].ended
 
-    def ends_of(self, tensors: Iterable[int]) -> tuple[Event, ...]:
+    def ends_of(self, tensors: Collection[int]) -> tuple[Event, ...]:
         """Return the ends of those that use any of some tensors."""
-        found = set(tensors)
-        return tuple(one.ended for one in self._pending if not one.tensors.isdisjoint(found))
+        return tuple(one.ended for one in self._pending if not one.tensors.isdisjoint(tensors))
 
     def _ended(self, iteration: int, launched: Launched, launch: int, start: int) -> None:
         """Release what died with a kernel, and do what was asked for meanwhile of its tensors.

@@ -76,8 +76,7 @@ class GradientExchange:
         """Note that a replica has run a kernel."""
         for bucket in self._readied.get(kernel, ()):
             key = iteration, bucket
-            left = self._missing.get(key, len(self._gpus)) - 1
-            self._missing[key] = left
+            left = self._missing[key] = self._missing.get(key, len(self._gpus)) - 1
             if not left:
                 del self._missing[key]
                 rounds = self._all_reduce(self._buckets[bucket].size_bytes)
@@ -86,8 +85,7 @@ class GradientExchange:
     def join(self, iteration: int, kernel: Kernel) -> Event:
         """Note that a replica has its data for a collective; returns its end, an event with its beginning."""
         key = iteration, kernel.id
-        joined, ended = self._joined.pop(key, (0, None))
-        ended = ended or self._clock.event()
+        joined, ended = self._joined.pop(key, (0, self._clock.event()))
         if joined + 1 < len(self._gpus):
             self._joined[key] = joined + 1, ended
         else:
