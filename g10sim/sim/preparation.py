@@ -195,11 +195,10 @@ def one_group(workload: Workload, system: SystemSpec) -> Workload:
     Replicas of one group exchange gradients among themselves. The caller checks that host
     memory is enough for all.
     """
-    gpus = [job.gpu for job in workload.jobs]
     is_alike = are_replicas(workload) and workload.variation is None
     if not (is_alike and _shares_only_links(workload, system)):
         return workload
-    groups = _groups(system, frozenset(gpus))
+    groups = _groups(system, frozenset(job.gpu for job in workload.jobs))
     if len({_shape(system, group) for group in groups}) > 1:
         return workload
     first = min(groups, key=min)
