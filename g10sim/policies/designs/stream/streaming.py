@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from operator import attrgetter, itemgetter
 
@@ -16,13 +16,37 @@ from g10sim.grouping import grouped
 from g10sim.policies.designs.stream.shares import located, page_shares, whole_tensors
 from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyView
 from g10sim.policies.interface.moves import Evict, Fetch, Move, Protect
+from g10sim.policies.interface.parameters import Declared, DeviceMap, Size, parameter
 from g10sim.policies.planning.timeline import absences
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import named
+from g10sim.units import parse_bytes
 
 _NEVER = 2**60
 _WINDOW = 16
 """The window is at most this part of GPU memory: where kernels are long, more would stream for nothing."""
+
+
+class StreamOptions(Declared):
+    """Parameters that say what streams, and when."""
+
+    window: Size | None = parameter(default=None, published="the next layer, L2L")
+    """Bytes that come in ahead of use; none: what the link carries during the longest kernel, at most 1/16 of
+    GPU memory."""
+    keep: Size | None = parameter(default=None, published="0 B, L2L")
+    """Bytes of persistent tensors that stay on the GPU, whole tensors, first those that kernels write; all
+    others leave after every use. None: as much as fits."""
+    keeps_copies: bool = parameter(default=False, published="true, ZeRO-Inference")
+    """Tiers keep their copies: persistent tensors that no kernel writes leave without being copied, whole."""
+    device_map: DeviceMap | None = parameter(default=None)
+    """Places of weights, by the longest start of their names, as Accelerate's: on ``gpu`` they stay, from a
+    tier they come for each use and are given up without a copy. Those that no start is of stay."""
+    overlap: bool = parameter(default=True, published="true, L2L; false, Accelerate")
+    """Fetch what is used next while kernels compute; otherwise each kernel waits for its own weights."""
+
+    def _set_up(self) -> None:
+        if self.device_map is not None and self.keep is not None:
+            raise ValueError(f"keep: found '{self.keep}' beside device_map; allowed: one or the other")
 
 
 class Streaming(JobPolicy):
@@ -38,18 +62,8 @@ class Streaming(JobPolicy):
     beyond all that is there or was asked for. ``_all_sizes`` and so on are the same as arrays.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        machine: PlannedMachine,
-        *,
-        window_bytes: int | None,
-        keep_bytes: int | None,
-        keeps_copies: bool,
-        device_map: Mapping[str, str] | None,
-        overlaps: bool,
-    ) -> None:
-        self._trace, self._kernels, self._overlaps = trace, len(trace.kernels), overlaps
+    def __init__(self, trace: Trace, machine: PlannedMachine, options: StreamOptions) -> None:
+        self._trace, self._kernels, self._overlaps = trace, len(trace.kernels), options.overlap
         sizes: Integers = np.array(machine.sizes(trace), dtype=np.int64)
         each = zip(trace.uses, trace.deaths, strict=True)
         self._uses = [uses[: max(1, bisect_left(uses, death))] for uses, death in each]
@@ -69,9 +83,11 @@ class Streaming(JobPolicy):
         self._free_bytes = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
         demand = demand_of(trace, machine.clock_hz, machine.page_bytes)
         longest = min(int(demand.cycles.max(initial=0) * machine.link_rate), machine.gpu_bytes // _WINDOW)
-        window = longest if window_bytes is None else window_bytes
-        places = located(trace, device_map or {})
-        if device_map is not None:
+        window = longest if options.window is None else parse_bytes(options.window)
+        keep_bytes = None if options.keep is None else parse_bytes(options.keep)
+        places = located(trace, options.device_map or {})
+        keeps_copies = options.keeps_copies or options.device_map is not None
+        if options.device_map is not None:
             away = absences(trace, machine.sizes(trace))
             leaving = {one: one.size_bytes for one in away if one.tensor in places}
         elif keep_bytes is None and not keeps_copies:
