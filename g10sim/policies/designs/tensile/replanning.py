@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -53,31 +54,27 @@ def spread(measured: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
     return tuple(cycles * total // alone for cycles in own) if alone else tuple(measured)
 
 
+@dataclass(eq=False)
 class Group:
     """Jobs that are planned together. Plans are made for all at once; each job adopts its own when it can.
 
-    ``times`` are the kernel times, in cycles, that are planned with first.
+    ``times`` are the kernel times, in cycles, that are planned with next.
     """
 
-    def __init__(
-        self,
-        traces: Mapping[int, Trace],
-        times: Mapping[int, tuple[int, ...]],
-        machine: PlannedMachine,
-        options: PlannerOptions,
-        target_bytes: int | None,
-        tier: PlannedTier,
-        threshold: float | None,
-    ) -> None:
-        self._traces, self._machine, self._options, self._target = traces, machine, options, target_bytes
-        self._tier, self._threshold, self._times = tier, threshold, dict(times)
-        self._measured: set[int] = set()
-        self._active: list[int] = []
-        self._adopted: dict[int, int] = {}
-        self._plans: dict[int, MigrationPlan] = {}
-        self._is_outdated = False
-        self.planned: PlannedJobs | None = None
-        self.times_planned = 0
+    traces: Mapping[int, Trace]
+    times: dict[int, tuple[int, ...]]
+    machine: PlannedMachine
+    options: PlannerOptions
+    target_bytes: int | None
+    tier: PlannedTier
+    threshold: float | None
+    planned: PlannedJobs | None = None
+    times_planned: int = 0
+    _measured: set[int] = field(default_factory=set)
+    _active: list[int] = field(default_factory=list)
+    _adopted: dict[int, int] = field(default_factory=dict)
+    _plans: dict[int, MigrationPlan] = field(default_factory=dict)
+    _is_outdated: bool = False
 
     def join(self, jobs: Sequence[int]) -> None:
         """Plan for jobs that have arrived, and those that are there; one that is there already is none."""
@@ -95,14 +92,14 @@ class Group:
         """Plan again if the times of a job were measured for the first time, or have drifted."""
         if self._are_news(job, measured):
             self._measured.add(job)
-            self._times[job] = smoothed(self._times[job], measured)
+            self.times[job] = smoothed(self.times[job], measured)
             self._is_outdated = True
 
     def _are_news(self, job: int, measured: Sequence[int]) -> bool:
-        threshold, times = self._threshold, self._times[job]
-        if threshold is None or tuple(measured) == times:
+        times = self.times[job]
+        if self.threshold is None or tuple(measured) == times:
             return False
-        return job not in self._measured or has_drifted(times, measured, threshold)
+        return job not in self._measured or has_drifted(times, measured, self.threshold)
 
     def is_settled(self, job: int, measured: Sequence[int]) -> bool:
         """Return True if a job has adopted the latest plan, and its times give no reason for another."""
@@ -121,13 +118,13 @@ class Group:
         return self._plans[job]
 
     def _plan(self) -> None:
-        machine, tier = self._machine, self._tier
-        active = [(self._traces[job], self._times[job]) for job in self._active]
+        machine, target = self.machine, self.target_bytes
+        active = [(self.traces[job], self.times[job]) for job in self._active]
         accesses = [AccessSequence(trace, times, machine.sizes(trace)) for trace, times in active]
-        free = min(machine.gpu_bytes, machine.gpu_bytes if self._target is None else self._target)
-        self.planned = plan_jobs(accesses, self._options, tier.rate, free, self._target)
+        free = machine.gpu_bytes if target is None else min(machine.gpu_bytes, target)
+        self.planned = plan_jobs(accesses, self.options, self.tier.rate, free, target)
         for job, schedule in zip(self._active, self.planned.schedules, strict=True):
-            self._plans[job] = to_plan(schedule, tier.name)
+            self._plans[job] = to_plan(schedule, self.tier.name)
         self.times_planned += 1
         self._is_outdated = False
 
