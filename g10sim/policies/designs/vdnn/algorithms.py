@@ -122,10 +122,7 @@ def _algorithms(trace: Trace, kernel: Kernel, entry: KernelAlgorithmsSpec) -> Se
 
 def fastest_within(algorithms: Sequence[Algorithm], workspace_bytes: float) -> Algorithm:
     """Return the fastest algorithm with no more scratch space; where none is, the fastest with the least."""
-    fitting = [algorithm for algorithm in algorithms if algorithm.workspace_bytes <= workspace_bytes]
-    if fitting:
-        return min(fitting, key=lambda algorithm: algorithm.duration)
-    return min(algorithms, key=lambda algorithm: (algorithm.workspace_bytes, algorithm.duration))
+    return min(algorithms, key=lambda one: (max(one.workspace_bytes, workspace_bytes), one.duration))
 
 
 def with_algorithms(trace: Trace, table: Table, room: Callable[[int], float]) -> Trace:
