@@ -153,15 +153,10 @@ class SelectiveOffloading(LayerWise):
 
     def _set_up(self) -> None:
         super()._set_up()
-        if self.algorithms_file is None and self.algorithms != "performance":
-            raise ValueError(
-                f"algorithms: found '{self.algorithms}' without algorithms_file; allowed: performance"
-            )
-        if self.mode == "dyn" and self.algorithms != "performance":
-            raise ValueError(
-                f"algorithms: found '{self.algorithms}' with mode dyn, which chooses them itself; "
-                "allowed: performance"
-            )
+        if self.algorithms != "performance" and (self.algorithms_file is None or self.mode == "dyn"):
+            is_dyn = "with mode dyn, which chooses them itself"
+            why = is_dyn if self.algorithms_file is not None else "without algorithms_file"
+            raise ValueError(f"algorithms: found '{self.algorithms}' {why}; allowed: performance")
 
     @property
     def offloads(self) -> bool:
