@@ -185,8 +185,7 @@ class _Planning(Draft):
     def _evict_by_budget(self, period: Absence, tier: PlannedTier) -> bool:
         to_ssd, size = tier is self._ssd, period.size_bytes
         out, into = ((way.ssd if to_ssd else way.link) for way in (self._out, self._into))
-        start, end, sizes = np.array([period.start]), np.array([period.end]), np.array([size])
-        out_by, prefetch = int(out.finish(start, sizes)[0]), int(into.latest_start(end, sizes)[0])
+        out_by, prefetch = int(out.finish(period.start, size)), int(into.latest_start(period.end, size))
         if prefetch <= out_by:
             return False
         self._evict(period, tier, out_by, prefetch)

@@ -25,19 +25,19 @@ class Channel:
     def _sum(self) -> None:
         self._sums = prefix_sums(np.ceil(self.capacity_bytes - self.used_bytes).astype(np.int64))
 
-    def finish(self, starts: Integers, sizes: Integers) -> Integers:
+    def finish(self, starts: Integers | int, sizes: Integers | int) -> Integers:
         """Kernels during which transfers end that begin with ``starts``; the last one if they do not."""
         found: Integers = self._sums.searchsorted(self._sums[starts] + sizes) - 1
         return np.minimum(found, len(self.is_full) - 1)
 
-    def latest_start(self, ends: Integers, sizes: Integers) -> Integers:
+    def latest_start(self, ends: Integers | int, sizes: Integers | int) -> Integers:
         """Last kernels with which transfers can begin and end before ``ends``; 0 if they cannot."""
         found: Integers = self._sums.searchsorted(self._sums[ends] - sizes, side="right") - 1
         return np.maximum(found, 0)
 
     def take(self, start: int, size_bytes: int) -> tuple[slice, Floats, Flags]:
         """Use up budget from kernel ``start`` on; return of which kernels, how much, and which that fills."""
-        last = int(self.finish(np.array([start]), np.array([size_bytes]))[0])
+        last = int(self.finish(start, size_bytes))
         kernels = slice(start, last + 1)
         taken: Floats = self.capacity_bytes[kernels] - self.used_bytes[kernels]
         fills: Flags = ~self.is_full[kernels]
