@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from g10sim.analysis.pools.placement import ROUNDS
@@ -150,32 +150,26 @@ class AutoSwap(Limited, WholeTensors):
         self, planner: SwapPlanner, machine: PlannedMachine, wanted: int, score: ScoreName
     ) -> PlannedSwaps:
         """Plan to the limit, and to less where the pool would take more than that for it."""
-        best = self._plan_to(wanted, planner, machine, wanted, score)
+        best = self._with_pool(planner.trace, machine, wanted, planner.plan(wanted, score), ROUNDS)
         for share in _LOWER_LIMITS:
             limit = round(wanted * share)
             fits = best.pool.footprint_bytes <= wanted or self.pool != "planned"
             may_fit = best.swaps.least_peak_bytes <= limit and best.swaps.schedule.peak_bytes <= wanted
             if fits or self._time.is_over() or not may_fit:
                 break
-            planned = self._plan_to(limit, planner, machine, wanted, score, best.swaps.weights)
+            swaps = planner.plan(limit, score, best.swaps.weights)
+            planned = self._with_pool(planner.trace, machine, wanted, swaps)
             best = min(best, planned, key=lambda found: found.pool.footprint_bytes)
         return best
 
-    def _plan_to(
-        self,
-        limit_bytes: int,
-        planner: SwapPlanner,
-        machine: PlannedMachine,
-        pool_bytes: int,
-        score: ScoreName,
-        weights: Mapping[str, float] | None = None,
+    def _with_pool(
+        self, trace: Trace, machine: PlannedMachine, wanted: int, swaps: SwapPlan, rounds: int = 0
     ) -> PlannedSwaps:
-        """Plan the swaps to a limit, and a pool of at most ``pool_bytes`` if that can be."""
-        swaps = planner.plan(limit_bytes, score, weights)
-        schedule, trace = swaps.schedule, planner.trace
-        target = max(pool_bytes, schedule.peak_bytes)
+        """Place swaps in a pool of at most ``wanted`` bytes if that can be, by ``rounds`` of local search."""
+        schedule = swaps.schedule
+        target = max(wanted, schedule.peak_bytes)
         is_refused = self.mode == "stick_to_limit" and schedule.peak_bytes > machine.gpu_bytes
-        rounds = ROUNDS if self.pool == "planned" and weights is None and not is_refused else 0
+        rounds = 0 if self.pool != "planned" or is_refused else rounds
         pool = plan_swapped_pool(trace, schedule.swaps, machine.page_bytes, target, rounds)
         tier = machine.tier(self.target).name
         return PlannedSwaps(plan_of(schedule.swaps, len(trace.kernels), tier), tier, swaps, pool, machine)

@@ -146,7 +146,7 @@ def best_combination(
 
     tried = [outcome_of({other: float(other == name) for other in names}) for name in names]
     if min(found.cost for found in tried) > 0:
-        tried += _explored(names, tried, outcome_of, seed)
+        tried += _explored(tried, outcome_of, seed)
     return min(tried, key=attrgetter("cost"))
 
 
@@ -161,10 +161,7 @@ def weighted_sum(scores: Mapping[str, Floats], weights: Mapping[str, float]) -> 
 
 
 def _explored(
-    names: tuple[str, ...],
-    tried: list[Combination],
-    outcome_of: Callable[[Mapping[str, float]], Combination],
-    seed: int,
+    tried: list[Combination], outcome_of: Callable[[Mapping[str, float]], Combination], seed: int
 ) -> list[Combination]:
     """Try the points that Bayesian optimisation proposes, until one costs nothing."""
     try:
@@ -187,7 +184,7 @@ def _explored(
         warnings.simplefilter("ignore")  # of fits of the Gaussian process that do not converge
         optimizer = BayesianOptimization(
             f=None,
-            pbounds=dict.fromkeys(names, (-1.0, 1.0)),
+            pbounds=dict.fromkeys(tried[0].weights, (-1.0, 1.0)),
             acquisition_function=UpperConfidenceBound(kappa=_KAPPA),
             random_state=seed,
             verbose=0,
