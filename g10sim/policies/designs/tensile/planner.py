@@ -19,13 +19,12 @@ from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.swapping.peak import Accounting, Peak, PeakAnalysis, choose_recomputation
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule, Recomputed, Swap
 
+Relieves = Callable[[list[Swap]], bool]
+"""Returns True for a tensor's swaps that are of use at the peak."""
+
 
 def swap_within(
-    schedule: JobSchedule,
-    tensor: int,
-    last_access: int,
-    length: int,
-    relieves: Callable[[list[Swap]], bool] = bool,
+    schedule: JobSchedule, tensor: int, last_access: int, length: int, relieves: Relieves = bool
 ) -> list[Swap]:
     """Plan swaps of a tensor in an iteration: out as early as possible, in as late as possible.
 
@@ -47,9 +46,7 @@ def swap_within(
     return []
 
 
-def swap_across(
-    schedule: JobSchedule, tensor: int, length: int, relieves: Callable[[list[Swap]], bool] = bool
-) -> list[Swap]:
+def swap_across(schedule: JobSchedule, tensor: int, length: int, relieves: Relieves = bool) -> list[Swap]:
     """Plan the absence of a persistent tensor from its last use to its first one in the next iteration.
 
     The copy out may run over the end of the iteration; the copy in is within the next one. Empty: impossible,
@@ -73,9 +70,7 @@ def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> 
             yield swap
 
 
-def _relieving(
-    schedule: JobSchedule, swaps: list[Swap], relieves: Callable[[list[Swap]], bool]
-) -> list[Swap]:
+def _relieving(schedule: JobSchedule, swaps: list[Swap], relieves: Relieves) -> list[Swap]:
     """Return swaps, or give them back if they are of no use at the peak."""
     if relieves(swaps):
         return swaps
