@@ -12,6 +12,7 @@ from typing import Literal
 
 from g10sim.analysis.footprint import unmoved_bytes
 from g10sim.analysis.gradients import first_backward_kernel
+from g10sim.grouping import grouped
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
@@ -115,10 +116,8 @@ def _kernel_kind(kernel: Kernel) -> LayerKind:
 
 def _backward_groups(kernels: Iterable[Kernel], groups: Sequence[Sequence[Kernel]]) -> dict[int, list[int]]:
     """Return the backward kernels of each layer, the layers in the order in which they come."""
-    ahead: dict[str, list[int]] = {}
-    for index, group in enumerate(groups):
-        for path in dict.fromkeys(kernel.layer for kernel in group if kernel.layer):
-            ahead.setdefault(path, []).append(index)
+    paths = (dict.fromkeys(kernel.layer for kernel in group if kernel.layer) for group in groups)
+    ahead = grouped((path, index) for index, found in enumerate(paths) for path in found)
     found: dict[int, list[int]] = {}
     current, last, seen = -1, "", set[str]()
     for kernel in kernels:
