@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterator
 from itertools import chain, filterfalse
 
+from g10sim.grouping import grouped
 from g10sim.policies.designs.pressurefit.choosing import Fitted
 from g10sim.policies.interface import JobPolicy, MigrationPlan, Planned, PlannedTier, PolicyView
 from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
@@ -23,16 +24,13 @@ class Admission(JobPolicy):
 
     def __init__(self, trace: Trace, fitted: Fitted, note: str) -> None:
         program, arrivals, tasks = fitted.program, fitted.replay.arrivals, fitted.program.tasks
-        self._asked, self._left = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         self._tiers, self._ahead = program.tiers, program.ahead
         moves = [Planned(drop.start, Drop(drop.tensor)) for drop in program.drops]
-        for tensor, death in enumerate(trace.deaths):
-            if trace.uses[tensor] and not trace.lasting[tensor]:
-                moves.append(Planned(death, Free(tensor)))
-        for number in filter(arrivals.__contains__, program.first_due):
-            gap = program.gaps[number]
-            self._left[program.kernels[(gap.start - 1) % tasks + 1] - 1].append(gap.tensor)
-            self._asked[program.kernels[arrivals[number] % tasks]].append(gap.tensor)
+        mortal = (tensor for tensor, uses in enumerate(trace.uses) if uses and not trace.lasting[tensor])
+        moves += [Planned(trace.deaths[tensor], Free(tensor)) for tensor in mortal]
+        cut = [(number, program.gaps[number]) for number in program.first_due if number in arrivals]
+        self._left = grouped((program.kernels[(gap.start - 1) % tasks + 1] - 1, gap.tensor) for _, gap in cut)
+        self._asked = grouped((program.kernels[arrivals[number] % tasks], gap.tensor) for number, gap in cut)
         self.plan = MigrationPlan.ordered(moves, "pressurefit")
         self.note = note
         away = (gap.tensor for gap in program.gaps if gap.end >= tasks)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, inf
 from operator import attrgetter
 
 from g10sim.analysis.pools.placement import Block, place_blocks
+from g10sim.grouping import grouped
 from g10sim.policies.designs.pressure.forecast import Dropped
 from g10sim.policies.designs.pressurefit.replay import Replay
-from g10sim.policies.designs.pressurefit.residency import RULES, Arrivals, Residency, Windows
+from g10sim.policies.designs.pressurefit.residency import RULES, Residency, Rule, Windows
 from g10sim.policies.designs.pressurefit.tasks import Program, Programs
 from g10sim.policies.planning.limit import Limit
 
@@ -31,7 +31,7 @@ class Fitted:
 
     program: Program
     residency: Residency
-    rule: Callable[[Windows], Arrivals]
+    rule: Rule
     replay: Replay
     excess_bytes: int = 0
 
@@ -117,9 +117,7 @@ def _plans(program: Program) -> Iterator[Fitted]:
             yield from (_fitted(program, residency, rule, windows) for rule in RULES)
 
 
-def _fitted(
-    program: Program, residency: Residency, rule: Callable[[Windows], Arrivals], windows: Windows
-) -> Fitted:
+def _fitted(program: Program, residency: Residency, rule: Rule, windows: Windows) -> Fitted:
     return Fitted(program, residency, rule, Replay(program, residency, rule(windows)))
 
 
@@ -132,22 +130,21 @@ def extent_bytes(program: Program, replay: Replay) -> int:
     sizes are.
     """
     gaps, sizes, period = program.gaps, program.sizes, int(replay.cycles)
-    cut = defaultdict[int, list[int]](list)
-    for number in sorted(replay.arrivals, key=lambda number: gaps[number].start):
-        cut[gaps[number].tensor].append(number)
+    in_order = sorted(replay.arrivals, key=lambda number: gaps[number].start)
+    cut = grouped((gaps[number].tensor, number) for number in in_order)
     spans = [(replay.started[i], replay.ended[i], int(size)) for i, size in enumerate(program.scratch)]
     for tensor, first, last in program.stays:
-        own = [number for number in cut[tensor] if first < gaps[number].start <= last]
+        own = [number for number in cut.get(tensor, ()) if first < gaps[number].start <= last]
         starts = [replay.started[first], *(replay.came_at[number] for number in own)]
         ends = [*(replay.gone_at[number] for number in own), replay.ended[last]]
         spans += [(start, end, sizes[tensor]) for start, end in zip(starts, ends, strict=True)]
-    for tensor in filter(cut.get, program.lasting):
+    for tensor in filter(cut.__contains__, program.lasting):
         own = cut[tensor]
         spans += [
             (replay.came_at[number], replay.gone_at[following], sizes[tensor])
             for number, following in zip(own, own[1:] + own[:1], strict=True)
         ]
-    always = sum(sizes[tensor] for tensor in program.lasting if not cut[tensor])
+    always = sum(sizes[tensor] for tensor in program.lasting if tensor not in cut)
     blocks = [
         Block(int(start), int(start) + ((int(end) - int(start)) % period or period), size)
         for start, end, size in spans

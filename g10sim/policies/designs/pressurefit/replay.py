@@ -32,9 +32,7 @@ class Replay:
         due = list(filter(arrivals.__contains__, program.first_due))
         self._leaving = grouped((program.gaps[number].start % count, number) for number in due)
         self._due = grouped((self._places[number], number) for number in due)
-        self._asked = defaultdict[int, list[int]](list)
-        for number in due:
-            self._asked[arrivals[number] % count].append(number)
+        self._asked = defaultdict(list, grouped((arrivals[number] % count, number) for number in due))
         away = [number for number in due if program.gaps[number].start < count <= program.ends[number]]
         lasting = int(program.needed[0] - program.scratch[0] - program.fresh[0])
         self._free = program.capacity_bytes - lasting + sum(program.gap_sizes[number] for number in away)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import heappop, heappush
@@ -12,6 +11,7 @@ from math import inf
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
+from g10sim.grouping import grouped
 from g10sim.policies.designs.pressurefit.tasks import Gap, Program
 
 _LEFT_OUT = 1 << 62
@@ -34,10 +34,9 @@ class Residency:
         self.cut: set[int] = set()
         self.clean = {number for number, gap in enumerate(program.gaps) if gap.frozen}
         """Gaps that are clean, as the others are cut so far."""
-        self._dirty = defaultdict[int, list[int]](list)
-        for number, gap in enumerate(program.gaps):
-            if not gap.frozen:
-                self._dirty[gap.tensor].append(number)
+        self._dirty = grouped(
+            (gap.tensor, number) for number, gap in enumerate(program.gaps) if not gap.frozen
+        )
         self._offers = _Offers(program.tasks)
         if program.gaps and not self.fits:
             for number, gap in enumerate(program.gaps):
@@ -97,7 +96,7 @@ class Residency:
         self.cut.add(number)
         for start, end in self._tasks(gap):
             self.needed[start:end] -= self._program.gap_sizes[number]
-        dirty = [other for other in self._dirty[gap.tensor] if other != number]
+        dirty = [other for other in self._dirty.get(gap.tensor, ()) if other != number]
         cleaned = [other for other in dirty if self._is_kept(self._program.gaps[other], gap)]
         if cleaned:
             self.clean.update(cleaned)
@@ -251,4 +250,10 @@ class Windows:
         return start
 
 
-RULES = (Windows.packed_fifo, Windows.packed_fit, Windows.interval_entry, Windows.latest_safe)
+Rule = Callable[[Windows], Arrivals]
+RULES: tuple[Rule, ...] = (
+    Windows.packed_fifo,
+    Windows.packed_fit,
+    Windows.interval_entry,
+    Windows.latest_safe,
+)
