@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from g10sim.looks import GREY, Look
-from g10sim.policies.interface import Policy, PolicyView, Requirements, Trials
-from g10sim.policies.interface.moves import Access, Move
+from g10sim.policies.interface import Access, Move, Policy, PolicyView, Requirements, Trials
 from g10sim.policies.interface.parameters import WITH_KERNEL_ACCESS, Count, Declared, parameter
 from g10sim.policies.interface.registry import register_policy
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from g10sim.grouping import grouped
 from g10sim.looks import SKY, Look
-from g10sim.policies.interface import Policy, PolicyView, Requirements
-from g10sim.policies.interface.moves import Fetch, Move, Protect
+from g10sim.policies.interface import Fetch, Move, Policy, PolicyView, Protect, Requirements
 from g10sim.policies.interface.parameters import Declared, PlanFile, parameter
 from g10sim.policies.interface.plan_format import load_plan
 from g10sim.policies.interface.registry import register_policy

@@ -9,8 +9,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.grouping import grouped
 from g10sim.looks import Look
-from g10sim.policies.interface import PlannedMachine
-from g10sim.policies.interface.moves import Await, Evict, Fetch, Move, Store
+from g10sim.policies.interface import Await, Evict, Fetch, Move, PlannedMachine, Store
 from g10sim.policies.interface.parameters import Count, Declared, Percentages, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.blocks.attention import with_attention_on_cpu

@@ -11,8 +11,7 @@ from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.interface import PlannedMachine, Requirements
-from g10sim.policies.interface.moves import Drop, Evict, Fetch, Move
+from g10sim.policies.interface import Drop, Evict, Fetch, Move, PlannedMachine, Requirements
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.moves import MovesByKernel

@@ -10,8 +10,7 @@ from typing import ClassVar
 from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
 from g10sim.looks import Look
-from g10sim.policies.interface import PlannedMachine, PolicyPerJob, Requirements
-from g10sim.policies.interface.moves import Evict, Fetch, Move
+from g10sim.policies.interface import Evict, Fetch, Move, PlannedMachine, PolicyPerJob, Requirements
 from g10sim.policies.interface.parameters import Count, Declared, TierName, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.moves import MovesByKernel, births

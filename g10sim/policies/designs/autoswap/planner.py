@@ -26,8 +26,7 @@ from g10sim.policies.designs.autoswap.timeline import (
     select,
     timeline_of,
 )
-from g10sim.policies.interface import MigrationPlan, Planned, PlannedTier
-from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface import Evict, Fetch, MigrationPlan, Planned, PlannedTier
 from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.model import Trace
 

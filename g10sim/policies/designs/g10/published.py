@@ -32,8 +32,7 @@ from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.g10.draft import Draft, PlanningParameters, allocation_kernel
 from g10sim.policies.designs.g10.published_links import Direction
 from g10sim.policies.designs.g10.sort_order import introsorted
-from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
-from g10sim.policies.interface.moves import Evict, Fetch, Free
+from g10sim.policies.interface import Evict, Fetch, Free, MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of

@@ -17,8 +17,7 @@ from typing import Any
 
 from g10sim.grouping import grouped
 from g10sim.policies.designs.g10.draft import Draft
-from g10sim.policies.interface import JobPolicy, MigrationPlan, PlannedTier, PolicyView
-from g10sim.policies.interface.moves import Await, Fetch
+from g10sim.policies.interface import Await, Fetch, JobPolicy, MigrationPlan, PlannedTier, PolicyView
 from g10sim.policies.planning.leaving import first_gone
 
 # Share of GPU memory left to tensors that are about to be born.

@@ -9,10 +9,7 @@ import numpy as np
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.steering import Steering
-from g10sim.policies.interface.jobs import JobPolicy
-from g10sim.policies.interface.machine import PlannedMachine
-from g10sim.policies.interface.moves import Move
-from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.interface import JobPolicy, Move, PlannedMachine, PolicyView
 
 _DECIDED = 3
 """Iterations that are decided in any case: each finds tensors where the one before has left them."""

@@ -11,8 +11,7 @@ from g10sim.policies.designs.pressure.account import Account, Settings
 from g10sim.policies.designs.pressure.dividing import Division, Queues
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.transfers import Arrivals, Departures
-from g10sim.policies.interface import PlannedMachine, PolicyView
-from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
+from g10sim.policies.interface import Await, Drop, Evict, Fetch, Free, Move, PlannedMachine, PolicyView
 from g10sim.policies.planning.leaving import first_gone
 
 _MISFITS = 3

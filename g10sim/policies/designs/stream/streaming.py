@@ -14,8 +14,7 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.analysis.timeline import Integers
 from g10sim.grouping import grouped
 from g10sim.policies.designs.stream.shares import located, page_shares, whole_tensors
-from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyView
-from g10sim.policies.interface.moves import Evict, Fetch, Move, Protect
+from g10sim.policies.interface import Evict, Fetch, JobPolicy, Move, PlannedMachine, PolicyView, Protect
 from g10sim.policies.interface.parameters import Declared, DeviceMap, Size, parameter
 from g10sim.policies.planning.timeline import absences
 from g10sim.trace.model import Trace

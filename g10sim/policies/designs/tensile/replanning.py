@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from g10sim.policies.designs.tensile.planner import PlannedJobs, PlannerOptions, plan_jobs
-from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
-from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface import Evict, Fetch, MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule
 from g10sim.trace.model import Trace
 

@@ -13,9 +13,8 @@ from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.designs.tensile.planner import PlannerOptions
 from g10sim.policies.designs.tensile.replanning import DRIFT, Group, predicted, spread
-from g10sim.policies.interface import MigrationPlan, PolicyView, Requirements
+from g10sim.policies.interface import Await, Evict, MigrationPlan, Move, PolicyView, Requirements
 from g10sim.policies.interface.machine import planned_machine
-from g10sim.policies.interface.moves import Await, Evict, Move
 from g10sim.policies.interface.parameters import Count, Share, Size, parameter
 from g10sim.policies.interface.policy import JointPolicy
 from g10sim.policies.interface.registry import register_policy

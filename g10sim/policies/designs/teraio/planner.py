@@ -19,8 +19,7 @@ import numpy as np
 
 from g10sim.analysis.footprint import unmoved_bytes
 from g10sim.analysis.timeline import Floats, Integers, Numbers, kernel_durations, prefix_sums
-from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
-from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface import Evict, Fetch, MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.planning.channel import NEVER, Channel, Gaps, Interval, groups
 from g10sim.policies.planning.choice import Ranking
 from g10sim.policies.planning.limit import Limit

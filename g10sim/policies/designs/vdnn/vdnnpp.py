@@ -11,8 +11,7 @@ from g10sim.grouping import grouped
 from g10sim.looks import YELLOW, Look
 from g10sim.policies.designs.vdnn.layers import Layer
 from g10sim.policies.designs.vdnn.vdnn import OFFLOADING, LayerJob, SelectiveOffloading, offload
-from g10sim.policies.interface import PlannedMachine, Requirements
-from g10sim.policies.interface.moves import Await, Evict, KeepUncompressed
+from g10sim.policies.interface import Await, Evict, KeepUncompressed, PlannedMachine, Requirements
 from g10sim.policies.interface.parameters import Density, one_for_each, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.trace.model import TensorKind

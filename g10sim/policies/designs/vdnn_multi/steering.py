@@ -17,8 +17,7 @@ from g10sim.policies.designs.farthest_use import FarthestUse
 from g10sim.policies.designs.vdnn.layers import Layer
 from g10sim.policies.designs.vdnn.vdnn import LayerJob
 from g10sim.policies.designs.vdnn_multi.offload_set import OffloadTimeline
-from g10sim.policies.interface import PolicyView
-from g10sim.policies.interface.moves import Evict, Fetch, Move
+from g10sim.policies.interface import Evict, Fetch, Move, PolicyView
 from g10sim.policies.planning.channel import queued_backwards
 from g10sim.trace.model import Trace
 

@@ -38,9 +38,8 @@ from g10sim.policies.designs.vdnn_multi.search import (
     Step,
 )
 from g10sim.policies.designs.vdnn_multi.steering import Rescue, SteeredJob
-from g10sim.policies.interface import MigrationPlan, PlannedMachine, Policy, Requirements, Trials
+from g10sim.policies.interface import Await, MigrationPlan, Move, PlannedMachine, Policy, Requirements, Trials
 from g10sim.policies.interface.machine import link_bandwidth
-from g10sim.policies.interface.moves import Await, Move
 from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, Limited, speed
