@@ -97,11 +97,8 @@ def _tried(programs: Programs, drops: Sequence[Sequence[Dropped]], limit: Limit)
 def _repaired(plan: Fitted, limit: Limit) -> Iterator[Fitted]:
     """Yield plans, each of which has more room where the one before lacked some."""
     for _ in range(_REPAIRS):
-        if (
-            plan.cycles <= plan.program.begins[-1]
-            or limit.is_over()
-            or not plan.residency.relieve(plan.replay.lacks)
-        ):
+        is_ideal = plan.cycles <= plan.program.begins[-1]
+        if is_ideal or limit.is_over() or not plan.residency.relieve(plan.replay.lacks):
             return
         plan = _fitted(plan.program, plan.residency, plan.rule, Windows(plan.program, plan.residency))
         yield plan

@@ -12,6 +12,7 @@ from operator import attrgetter
 import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
+from g10sim.analysis.footprint import levels
 from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers
@@ -93,13 +94,9 @@ class Program:
     @cached_property
     def too_large(self) -> frozenset[int]:
         """Tasks without room even where all leaves that they do not use."""
-        away, count = np.zeros(2 * self.tasks + 1, dtype=np.int64), self.tasks
-        for gap, size in zip(self.gaps, self.gap_sizes, strict=True):
-            away[gap.start] += size
-            away[gap.end] -= size
-        given = away.cumsum()
-        least = self.needed - given[:count] - given[count:-1]
-        return frozenset(np.flatnonzero(least > self.capacity_bytes).tolist())
+        spans = ((gap.start, gap.end, self.sizes[gap.tensor]) for gap in self.gaps)
+        given = levels(spans, 2 * self.tasks).reshape(2, self.tasks).sum(axis=0)
+        return frozenset(np.flatnonzero(self.needed - given > self.capacity_bytes).tolist())
 
     @cached_property
     def gap_sizes(self) -> list[int]:
