@@ -161,8 +161,7 @@ def heavy_kind(layers: Sequence[Layer]) -> LayerKind:
     than convolutions (a transformer), those take their place.
     """
     kinds = [layer.kind for layer in layers]
-    more_matrices = kinds.count(LayerKind.MATRIX) > kinds.count(LayerKind.CONVOLUTION)
-    return LayerKind.MATRIX if more_matrices else LayerKind.CONVOLUTION
+    return max((LayerKind.CONVOLUTION, LayerKind.MATRIX), key=kinds.count)
 
 
 def managed_layers(layers: Sequence[Layer], heavy: LayerKind) -> tuple[Layer, ...]:

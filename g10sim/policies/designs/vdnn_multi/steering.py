@@ -64,10 +64,9 @@ def plan_prefetches(
 
 
 def _shifted(timeline: OffloadTimeline, kernel: int, boundaries: int) -> int:
-    for _ in range(boundaries):
-        kernel = timeline.boundary_before(kernel)
-    for _ in range(-boundaries):
-        kernel = timeline.boundary_after(kernel)
+    step = timeline.boundary_before if boundaries > 0 else timeline.boundary_after
+    for _ in range(abs(boundaries)):
+        kernel = step(kernel)
     return kernel
 
 
