@@ -81,8 +81,7 @@ class ZeroInfinity(InBuckets, WeightsBelow):
 
     def host_reserved(self, job: int) -> int:
         """With states on the SSD, return what is reserved in host memory: buffers, gradients and weights."""
-        reserved: int = self.jobs[job].below["host"] if self.offload_optimizer == "ssd" else 0
-        return reserved
+        return int(self.jobs[job].below["host"]) if self.offload_optimizer == "ssd" else 0
 
     def _stays(self, trace: Trace) -> tuple[Window, ...]:
         """Return the stays of weights on the GPU, by the sizes of whole weights."""

@@ -146,8 +146,7 @@ class Recomputations:
             self._readers[source].append(entry.tensor)
         for reader in self._readers.get(entry.tensor, ()):
             self._groups[reader].sources.add(entry.tensor)
-        parts = sorted([*needed, new], key=lambda group: -len(group.members))
-        group, *rest = parts
+        group, *rest = sorted([*needed, new], key=lambda group: -len(group.members))
         for other in rest:
             group.include(other)
             self._groups.update(dict.fromkeys(other.members, group))

@@ -170,9 +170,8 @@ class LeastCosts:
         self._last, self._away_from, self._away_until = np.full((3, count), -1, dtype=np.int64)
         self._changes, self._costs = 0, np.zeros(count, dtype=np.int64)
         self._costs_of = np.full_like(self._costs, -1)
-        self._out_ends, self._back_ends, self._out_waits, self._back_waits = np.zeros(
-            (4, count), dtype=np.int64
-        )
+        self._out_ends, self._back_ends = np.zeros((2, count), dtype=np.int64)
+        self._out_waits, self._back_waits = np.zeros((2, count), dtype=np.int64)
 
     def extents(self, numbers: Integers, first: Integers, last: Integers) -> tuple[Integers, Integers]:
         """Return from which to which kernels pairs are to be away that are away for some already."""
