@@ -190,7 +190,7 @@ class Windows:
     def __init__(self, program: Program, residency: Residency) -> None:
         self._program, self._residency = program, residency
         self._due = program.ends
-        self._latest_first = [number for number in program.last_due if number in residency.cut]
+        self._latest_first = sorted(residency.cut, key=lambda number: (-self._due[number], number))
         self._first = dict[int, int]()
         for number in residency.cut:
             copies = 0 if number in residency.clean else program.cycles_out[number]

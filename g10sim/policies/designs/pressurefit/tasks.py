@@ -87,11 +87,6 @@ class Program:
         return sorted(range(len(self.gaps)), key=self.ends.__getitem__)
 
     @cached_property
-    def last_due(self) -> list[int]:
-        """Gaps by their ends, the last one first."""
-        return sorted(range(len(self.gaps)), key=lambda number: -self.ends[number])
-
-    @cached_property
     def too_large(self) -> frozenset[int]:
         """Tasks without room even where all leaves that they do not use."""
         spans = ((gap.start, gap.end, self.sizes[gap.tensor]) for gap in self.gaps)
