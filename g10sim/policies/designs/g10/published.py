@@ -48,10 +48,8 @@ def plan_published(trace: Trace, machine: PlannedMachine, parameters: PlanningPa
     Raises UnsupportedError for tiers that the published planner does not know.
     """
     if [tier.kind for tier in machine.tiers] not in (["memory", "ssd"], ["ssd"]):
-        found = ", ".join(tier.name for tier in machine.tiers)
-        raise UnsupportedError(
-            f"compat.planner: found 'published' with tiers {found}; allowed: with host memory and an SSD"
-        )
+        found = f"'published' with tiers {', '.join(tier.name for tier in machine.tiers)}"
+        raise UnsupportedError.at("compat.planner", found, "with host memory and an SSD")
     planning = _Planning(trace, machine, parameters)
     planning.choose()
     planning.prefetch(eagerly=parameters.eager_prefetch)

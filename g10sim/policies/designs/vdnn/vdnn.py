@@ -118,9 +118,8 @@ class LayerWise(Declared, PolicyPerJob):
         """Raise UnsupportedError for a system without host memory, in which offloaded tensors wait."""
         tiers = [tier.name for tier in system.all_tiers]
         if "host" not in tiers:
-            raise UnsupportedError(
-                f"policy '{self.name}': found tiers {', '.join(tiers)}; allowed: host among them"
-            )
+            found = f"tiers {', '.join(tiers)}"
+            raise UnsupportedError.at(f"policy '{self.name}'", found, "host among them")
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Place blocks as the allocator says; what waits for the backward pass on the GPU may lie apart."""

@@ -60,10 +60,8 @@ class VdnnPlusPlus(SelectiveOffloading):
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> LayerJob:
         """Decide what a job offloads. Raises ConfigError or PolicyError for densities of no use."""
         if self.density is not None and system.host.compression is None:
-            raise ConfigError(
-                f"policy '{self.name}': density: found {self.density!r} on a host without workers that "
-                "compress; allowed: with system.host.compression"
-            )
+            found = f"{self.density!r} on a host without workers that compress"
+            raise ConfigError.at(f"policy '{self.name}': density", found, "with system.host.compression")
         self._check_tiers(system)
         trace, schedule = job.trace, self._schedule(job.trace)
         border, densities = schedule.last_forward, dict[Layer, float]()
