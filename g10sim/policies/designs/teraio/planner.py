@@ -190,13 +190,10 @@ class Planner:
             copies[:, better], reliefs[better] = on_host[:, is_better], host_reliefs[is_better]
         self._copies[:, numbers] = copies
         costs = np.maximum(copies[1] - copies[0] + copies[3] - copies[2], 1)
-        worths: Floats
         if reliefs.dtype == object:
-            worths = (reliefs / costs).astype(np.float64)
-        else:
-            whole, rest = np.divmod(reliefs, costs)  # so that what is worth as much has the same quotient
-            worths = whole + rest / costs
-        return worths
+            return np.asarray(reliefs / costs, dtype=np.float64)
+        whole, rest = np.divmod(reliefs, costs)  # so that what is worth as much has the same quotient
+        return np.asarray(whole + rest / costs)
 
     def offload(self, number: int) -> Offload:
         """Return an absence as it was last worked out."""
