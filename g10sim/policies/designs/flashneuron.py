@@ -167,12 +167,9 @@ class FlashNeuron(Declared, PolicyPerJob):
         """Return how candidates would be compressed. Raises PolicyError for densities that do not fit."""
         if self.compression == "none":
             return {}
-        rectified = {
-            tensor
-            for kernel in trace.kernels
-            if kernel.phase is not Phase.BACKWARD and _RECTIFIED.search(kernel.name)
-            for tensor in kernel.outputs
-        }
+        forward = (kernel for kernel in trace.kernels if kernel.phase is not Phase.BACKWARD)
+        relus = (kernel for kernel in forward if _RECTIFIED.search(kernel.name))
+        rectified = {tensor for kernel in relus for tensor in kernel.outputs}
         as_csr = [tensor for tensor in candidates if tensor in rectified and self.compression == "csr"]
         what = "results of a ReLU that the backward pass reads"
         each = one_for_each(self.density, len(as_csr), what, self.name)
@@ -235,9 +232,8 @@ class _Choice:
             if out is None:
                 return
             rests = accumulate((-self._freed(i) for i in further), initial=self._kept + self._freed(out))
-            count, self._kept = next(
-                ((n, rest) for n, rest in enumerate(rests) if rest < self._line_bytes), (0, self._kept)
-            )
+            enough = ((count, rest) for count, rest in enumerate(rests) if rest < self._line_bytes)
+            count, self._kept = next(enough, (0, self._kept))
             if not count:
                 return
             del self.periods[out]
@@ -270,10 +266,5 @@ def index_bytes(elements: int) -> int:
 
 def _candidates(trace: Trace, loss: int) -> list[int]:
     """Return tensors that the forward pass touches and the backward pass reads, in order of first use."""
-    read = {tensor for kernel in trace.kernels for tensor in kernel.inputs}
     touched = dict.fromkeys(tensor for kernel in trace.kernels[:loss] for tensor in kernel.tensors)
-    return [
-        tensor
-        for tensor in touched
-        if tensor in read and trace.deaths[tensor] > loss and not trace.lasting[tensor]
-    ]
+    return [tensor for tensor in touched if trace.deaths[tensor] > loss and not trace.lasting[tensor]]
