@@ -294,10 +294,7 @@ def _evict_for_demand(trace: Trace, draft: Draft) -> None:
     estimate at the kernel is below the target (last step of the published planner).
     """
     kernels, pressed, timeline = len(trace.kernels), draft.pressed_kernel, draft.timeline
-    covering = [
-        absence
-        for absence in absences(trace, draft.machine.sizes(trace))
-        if any(pressed in range(absence.start - lap, absence.end - lap) for lap in (0, kernels))
-    ]
+    every = absences(trace, draft.machine.sizes(trace))
+    covering = [one for one in every if (pressed - one.start) % kernels < one.end - one.start]
     covering.sort(key=lambda one: (-one.size_bytes * one.cycles(timeline), one.tensor, one.start))
     draft.evict_on_demand(covering, draft.target_bytes)
