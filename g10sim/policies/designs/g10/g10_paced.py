@@ -12,7 +12,7 @@ from g10sim.looks import Look
 from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
 from g10sim.policies.designs.g10.planner import draft_g10
 from g10sim.policies.designs.g10.recovery import RecoveringJob, WaitingJob
-from g10sim.policies.interface import PlannedMachine, Policy, PolicyPerJob, Trials
+from g10sim.policies.interface import PlannedMachine, PlannedTier, Policy, PolicyPerJob, Trials
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limit, speed
@@ -148,13 +148,12 @@ class G10Paced(PlannerOptions, PolicyPerJob):
     def _sparing(self, machine: PlannedMachine) -> PlannedMachine:
         """Return the machine with as much of the SSDs' rates as plans count on."""
         share = self.ssd_share
-        tiers = [
-            replace(tier, read_rate=share * tier.read_rate, write_rate=share * tier.write_rate)
-            if tier.kind == "ssd"
-            else tier
-            for tier in machine.tiers
-        ]
-        return replace(machine, tiers=tuple(tiers))
+
+        def spared(ssd: PlannedTier) -> PlannedTier:
+            return replace(ssd, read_rate=share * ssd.read_rate, write_rate=share * ssd.write_rate)
+
+        tiers = tuple(spared(tier) if tier.kind == "ssd" else tier for tier in machine.tiers)
+        return replace(machine, tiers=tiers)
 
     def _draft(self, trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
         """Plan one job, once for all designs that differ in nothing that counts for it, and all trials."""
