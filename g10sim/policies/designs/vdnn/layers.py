@@ -137,11 +137,8 @@ def _backward_groups(kernels: Iterable[Kernel], groups: Sequence[Sequence[Kernel
 def _inputs(trace: Trace, group: Sequence[Kernel], first_backward: int) -> tuple[int, ...]:
     first, last = group[0].id, group[-1].id
     written = {tensor for kernel in group for tensor in kernel.outputs}
-    return tuple(
-        tensor
-        for tensor in dict.fromkeys(tensor for kernel in group for tensor in kernel.inputs)
-        if tensor not in written and _waits_for_backward(trace, tensor, first, last, first_backward)
-    )
+    read = dict.fromkeys(tensor for kernel in group for tensor in kernel.inputs if tensor not in written)
+    return tuple(one for one in read if _waits_for_backward(trace, one, first, last, first_backward))
 
 
 def _waits_for_backward(trace: Trace, tensor: int, first: int, last: int, first_backward: int) -> bool:

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 
 import numpy as np
 
@@ -156,12 +157,8 @@ class SteeredJob(LayerJob):
             yield Fetch(trigger.tensor)
 
     def _missing_bytes(self, view: PolicyView) -> int:
-        tensors = self.trace.kernels[view.kernel].tensors
-        return sum(
-            view.size_bytes(tensor)
-            for tensor in tensors
-            if not view.resident_bytes(tensor) and not view.in_transfer_bytes(tensor)
-        )
+        absent = filterfalse(view.resident_bytes, self.trace.kernels[view.kernel].tensors)
+        return sum(map(view.size_bytes, filterfalse(view.in_transfer_bytes, absent)))
 
     def _has_room(self, view: PolicyView, tensor: int, missing: int) -> bool:
         if view.in_transfer_bytes(tensor):  # it has not left: it stays
