@@ -38,15 +38,10 @@ class Guidance:
         self.swaps = list(planned.swaps)
         self._late: dict[int, int] = {}
         self._seen: set[int] = set()
-        self.leaving = grouped(
-            (self._leaves_after(swap), swap.pair.tensor)
-            for swap in sorted(self.swaps, key=lambda swap: swap.out)
-        )
-        self.awaited = grouped(
-            (swap.first - 1, swap.pair.tensor)
-            for swap in self.swaps
-            if swap.out.end > self._accesses.times[swap.first]
-        )
+        in_order = sorted(self.swaps, key=lambda swap: swap.out)
+        self.leaving = grouped((self._leaves_after(swap), swap.pair.tensor) for swap in in_order)
+        late = (swap for swap in self.swaps if swap.out.end > self._accesses.times[swap.first])
+        self.awaited = grouped((swap.first - 1, swap.pair.tensor) for swap in late)
         self.returning = grouped((swap.pair.use, number) for number, swap in enumerate(self.swaps))
 
     def _leaves_after(self, swap: GuidedSwap) -> int:

@@ -137,15 +137,10 @@ def extent_bytes(program: Program, replay: Replay) -> int:
         spans += [(start, end, sizes[tensor]) for start, end in zip(starts, ends, strict=True)]
     for tensor in filter(cut.__contains__, program.lasting):
         own = cut[tensor]
-        spans += [
-            (replay.came_at[number], replay.gone_at[following], sizes[tensor])
-            for number, following in zip(own, own[1:] + own[:1], strict=True)
-        ]
+        pairs = zip(own, own[1:] + own[:1], strict=True)
+        spans += [(replay.came_at[one], replay.gone_at[following], sizes[tensor]) for one, following in pairs]
     always = sum(sizes[tensor] for tensor in program.lasting if tensor not in cut)
-    blocks = [
-        Block(int(start), int(start) + ((int(end) - int(start)) % period or period), size)
-        for start, end, size in spans
-        if size
-    ]
+    whole = ((int(start), int(end), size) for start, end, size in spans if size)
+    blocks = [Block(start, start + ((end - start) % period or period), size) for start, end, size in whole]
     unit = gcd(*(block.size_bytes for block in blocks)) or 1
     return always + place_blocks(blocks, period=period, fit="first", alignment_bytes=unit).footprint_bytes

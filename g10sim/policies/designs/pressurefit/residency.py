@@ -200,10 +200,8 @@ class Windows:
     def latest_safe(self) -> Arrivals:
         """Ask for each tensor as late as it can come in time by itself."""
         program, due = self._program, self._due
-        return {
-            number: self._within(number, program.times[due[number]] - program.cycles_in[number], due)
-            for number in self._latest_first
-        }
+        wanted = {one: program.times[due[one]] - program.cycles_in[one] for one in self._latest_first}
+        return {number: self._within(number, cycle, due) for number, cycle in wanted.items()}
 
     def packed_fifo(self) -> Arrivals:
         """Ask for tensors as late as they can come in time one after another."""
