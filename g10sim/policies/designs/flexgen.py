@@ -129,9 +129,8 @@ def _departures(
     coming = grouped((one.loaded, one.tensor) for one in visits if one.loaded != one.first)
     leaving = grouped((one.last, one) for one in visits if one.leaves)
     for number, part in enumerate(parts):
-        moves: list[Move] = [
-            Evict(one.tensor, homes[one.tensor], is_clean=one.is_clean) for one in leaving.get(number, ())
-        ]
+        own = leaving.get(number, ())
+        moves: list[Move] = [Evict(one.tensor, homes[one.tensor], is_clean=one.is_clean) for one in own]
         left = leaving.get((number - 1) % len(parts) if overlaps else number, ())
         waits = {*(one.tensor for one in left), *(coming.get(number, ()) if overlaps else ())}
         if waits:

@@ -133,10 +133,8 @@ class AutoSwap(Limited, WholeTensors):
         planned = next((planned for planned in self.jobs if planned.plan is plan), None)
         if planned is not None and self.pool == "planned":
             fallback = None if planned.fits else Place.RIGHT
-            return [
-                PlannedPlace(found, fallback) if found else Place.RIGHT
-                for found in planned.pool.addresses_bytes
-            ]
+            addresses = planned.pool.addresses_bytes
+            return [PlannedPlace(found, fallback) if found else Place.RIGHT for found in addresses]
         return super().places(job, plan, behaviour)
 
     def _cost(self, planned: PlannedSwaps, limit_bytes: int) -> tuple[bool, int]:

@@ -194,12 +194,9 @@ def plan_of(swaps: Sequence[Swap], num_kernels: int, target: str) -> MigrationPl
     """
     out = [(swap.candidate.start % num_kernels, swap.candidate.tensor) for swap in swaps]
     issued = set(out)
-    first = [
-        (0, swap.candidate.tensor)
-        for swap in swaps
-        if any(swap.candidate.start <= border < swap.back for border in (0, num_kernels))
-        and (0, swap.candidate.tensor) not in issued
-    ]
+    borders = 0, num_kernels
+    away = (swap for swap in swaps if any(swap.candidate.start <= at < swap.back for at in borders))
+    first = [(0, swap.candidate.tensor) for swap in away if (0, swap.candidate.tensor) not in issued]
     back = sorted((swap.back % num_kernels, swap.in_time, swap.candidate.tensor) for swap in swaps)
     moves = [Planned(kernel, Evict(tensor, target)) for kernel, tensor in (*first, *out)]
     moves += [Planned(kernel, Fetch(tensor)) for kernel, _, tensor in back]
