@@ -135,15 +135,12 @@ def with_algorithms(trace: Trace, table: Table, room: Callable[[int], float]) ->
             continue
         outputs = [t for t in kernel.outputs if trace.tensors[t].kind is not TensorKind.WORKSPACE]
         if algorithm.workspace_bytes:
-            scratch = Tensor(
-                len(tensors),
+            outputs.append(len(tensors))
+            name, size = (
                 f"{kernel.layer or kernel.name}.{algorithm.name}.workspace",
                 algorithm.workspace_bytes,
-                TensorKind.WORKSPACE,
-                persistent=False,
             )
-            tensors.append(scratch)
-            outputs.append(scratch.id)
+            tensors.append(Tensor(len(tensors), name, size, TensorKind.WORKSPACE, persistent=False))
         kernels[number] = replace(
             kernel, duration=algorithm.duration, outputs=tuple(outputs), fault_profile=None
         )

@@ -72,16 +72,11 @@ def layers_of(trace: Trace, *, fuse_activations: bool) -> tuple[Layer, ...]:
     start = first_backward_kernel(trace)
     groups = _forward_groups(trace.kernels[:start], fuse_activations=fuse_activations)
     backward = _backward_groups(trace.kernels[start:], groups)
-    return tuple(
-        Layer(
-            index,
-            _kind_of(group),
-            tuple(kernel.id for kernel in group),
-            tuple(backward.get(index, ())),
-            _inputs(trace, group, start),
-        )
-        for index, group in enumerate(groups)
-    )
+    found = list[Layer]()
+    for index, group in enumerate(groups):
+        kernels, returning = tuple(kernel.id for kernel in group), tuple(backward.get(index, ()))
+        found.append(Layer(index, _kind_of(group), kernels, returning, _inputs(trace, group, start)))
+    return tuple(found)
 
 
 def _forward_groups(kernels: Iterable[Kernel], *, fuse_activations: bool) -> list[list[Kernel]]:

@@ -51,11 +51,8 @@ class VdnnPlusPlus(SelectiveOffloading):
     @property
     def requirements(self) -> Requirements:
         """Those of every layer-wise design, and when buffers and memory are given back."""
-        return replace(
-            super().requirements,
-            keeps_host_buffers=self.host_buffers == "kept",
-            returns_space=self.returns_space,
-        )
+        keeps, returns = self.host_buffers == "kept", self.returns_space
+        return replace(super().requirements, keeps_host_buffers=keeps, returns_space=returns)
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> LayerJob:
         """Decide what a job offloads. Raises ConfigError or PolicyError for densities of no use."""

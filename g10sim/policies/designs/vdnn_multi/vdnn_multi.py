@@ -134,11 +134,8 @@ class VdnnMulti(Limited, LayerWise):
     def requirements(self) -> Requirements:
         """Those of every layer-wise design, pinned buffers that are kept, and a service of links."""
         service = self.arbitration or LADDER[self.ladder].arbitration
-        return replace(
-            super().requirements,
-            keeps_host_buffers=True,
-            link_service=None if service == "machine" else service,
-        )
+        own = None if service == "machine" else service
+        return replace(super().requirements, keeps_host_buffers=True, link_service=own)
 
     def settle(self, obstacle: Trials) -> Policy:
         """Choose by trial iterations what is left open, with an offload set that memory asks for."""
