@@ -56,11 +56,8 @@ class Pressure(Declared, PolicyPerJob):
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Repeating:
         """Forecast a job; all else is decided kernel by kernel. One that is alone may repeat iterations."""
-        settings = Settings(
-            backlog_cycles=self.backlog * machine.clock_hz,
-            births=self.births,
-            horizon=max(2, int(self.horizon * len(job.trace.kernels))),
-        )
+        backlog, horizon = self.backlog * machine.clock_hz, max(2, int(self.horizon * len(job.trace.kernels)))
+        settings = Settings(backlog_cycles=backlog, births=self.births, horizon=horizon)
         demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
         drops = chosen_drops(demand, machine, self.keep_copies) if self.recompute else ()
         forecast = Forecast(demand, machine, drops)

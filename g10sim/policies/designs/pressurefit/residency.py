@@ -34,9 +34,8 @@ class Residency:
         self.cut: set[int] = set()
         self.clean = {number for number, gap in enumerate(program.gaps) if gap.frozen}
         """Gaps that are clean, as the others are cut so far."""
-        self._dirty = grouped(
-            (gap.tensor, number) for number, gap in enumerate(program.gaps) if not gap.frozen
-        )
+        dirty = ((gap.tensor, number) for number, gap in enumerate(program.gaps) if not gap.frozen)
+        self._dirty = grouped(dirty)
         self._offers = _Offers(program.tasks)
         if program.gaps and not self.fits:
             for number, gap in enumerate(program.gaps):
