@@ -99,14 +99,9 @@ class LoHan(WeightsBelow):
         back.sort(key=lambda pair: (pair[1].end, pair[1].tensor))
         leaving: list[tuple[int, Move]] = [(one.start - 1, Evict(one.tensor, tier)) for one, tier in swapped]
         leaving += [(one.start - 1, Drop(one.tensor)) for one in dropped]
-        moves = offloaded(
-            trace,
-            Gradients(trace, 1, self.births, on_cpu),
-            dict.fromkeys(away, "ssd"),
-            stays,
-            before=((max(at, one.start), Fetch(one.tensor, recalls=True)) for at, one in back),
-            after=leaving,
-        )
+        returning = ((max(at, one.start), Fetch(one.tensor, recalls=True)) for at, one in back)
+        gradients, homes = Gradients(trace, 1, self.births, on_cpu), dict.fromkeys(away, "ssd")
+        moves = offloaded(trace, gradients, homes, stays, before=returning, after=leaving)
         return replace(moves, note=_note(swapped, dropped))
 
     def _room(self, trace: Trace, machine: PlannedMachine, away: frozenset[int]) -> dict[str, float]:

@@ -99,12 +99,10 @@ class Recomputations:
 
     def _alone(self, entry: Recomputed, use: int) -> _Group:
         sources = self._sources(entry)
-        size = self._accesses.sizes[entry.tensor]
+        tensor, size = entry.tensor, self._accesses.sizes[entry.tensor]
         dropped = {source for source in sources if source in self._entries}
         absences = [absence for source in sources for absence in self._absences.get(source, ())]
-        return _Group(
-            entry.tensor, use, [entry.tensor], entry.drop, size, entry.extra_bytes, dropped, absences
-        )
+        return _Group(tensor, use, [tensor], entry.drop, size, entry.extra_bytes, dropped, absences)
 
     def _sources(self, entry: Recomputed) -> Iterable[int]:
         """Return what the kernel reads that makes a dropped tensor."""

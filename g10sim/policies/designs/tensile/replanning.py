@@ -26,10 +26,8 @@ def predicted(durations: Sequence[int], error: float, seed: int, job: int) -> tu
     # Varied executions draw from (seed, job); a prediction must not know those factors.
     generator = np.random.default_rng((seed, job, 1))
     factors = 1.0 + error * generator.uniform(-1.0, 1.0, len(durations))
-    return tuple(
-        max(1, round(cycles * factor)) if cycles else 0
-        for cycles, factor in zip(durations, factors.tolist(), strict=True)
-    )
+    pairs = zip(durations, factors.tolist(), strict=True)
+    return tuple(max(1, round(cycles * factor)) if cycles else 0 for cycles, factor in pairs)
 
 
 def has_drifted(planned: Sequence[int], measured: Sequence[int], threshold: float = DRIFT) -> bool:
