@@ -10,6 +10,12 @@ from g10sim.policies.planning.offloading.on_cpu import InBuckets, OptimizerBelow
 from g10sim.policies.planning.offloading.takeover import Schedule
 from g10sim.trace.model import Trace
 
+_NOT_DELAYED = Effect(
+    lambda run, policy: not policy.delayed_update,
+    "without delayed_update",
+    "all steps run beside the next iteration",
+)
+
 
 @register_policy
 class ZeroOffload(InBuckets, OptimizerBelow):
@@ -27,14 +33,7 @@ class ZeroOffload(InBuckets, OptimizerBelow):
     label = "ZeRO-Offload"
     look = Look("#0077BB", "//-", "1", "3 1 1 1")
     paper = "Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, USENIX ATC 2021"
-    overlap: bool = parameter(
-        default=False,
-        effect=Effect(
-            lambda run, policy: not policy.delayed_update,
-            "without delayed_update",
-            "all steps run beside the next iteration",
-        ),
-    )
+    overlap: bool = parameter(default=False, effect=_NOT_DELAYED)
     """Update what is in a bucket as soon as it has left; otherwise everything after the last gradient, when
     its norm is known."""
     delayed_update: bool = parameter(default=False)

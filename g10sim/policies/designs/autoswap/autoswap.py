@@ -35,6 +35,9 @@ from g10sim.units import cycles_to_ms, format_bytes, parse_bytes
 Pool: TypeAlias = Literal["planned", "first_fit", "caching"]
 Target: TypeAlias = Literal["host", "ssd", "flash"]
 
+_COMBINED = Effect(
+    lambda run, policy: policy.score == "combined", "with score combined", "no other score is searched for"
+)
 _LOWER_LIMITS = tuple(1 - step / 50 for step in range(1, 11))
 """Shares of the limit that are tried while the pool takes more than the limit."""
 
@@ -81,14 +84,7 @@ class AutoSwap(Limited, WholeTensors):
     """Tier in which tensors wait."""
     least_tensor: Size = parameter(default="1 MiB", published="1 MiB, the authors' code")
     """Smallest tensor that is swapped."""
-    seed: Count = parameter(
-        default=0,
-        effect=Effect(
-            lambda run, policy: policy.score == "combined",
-            "with score combined",
-            "no other score is searched for",
-        ),
-    )
+    seed: Count = parameter(default=0, effect=_COMBINED)
     """Of the search for the combined score."""
 
     job_class = PlannedSwaps
@@ -105,13 +101,10 @@ class AutoSwap(Limited, WholeTensors):
         Raises UnsupportedError.
         """
         self._time = Limit(self.planning_limit)
+        trace, tier = whole_pages(job.trace, machine.page_bytes), machine.tier(self.target)
+        least = parse_bytes(self.least_tensor)
         planner = SwapPlanner(
-            whole_pages(job.trace, machine.page_bytes),
-            machine.clock_hz,
-            machine.tier(self.target),
-            mode=self.mode,
-            least_bytes=parse_bytes(self.least_tensor),
-            seed=self.seed,
+            trace, machine.clock_hz, tier, mode=self.mode, least_bytes=least, seed=self.seed
         )
         wanted = machine.gpu_bytes
         if self.memory_limit is not None:

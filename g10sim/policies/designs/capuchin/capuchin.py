@@ -111,6 +111,11 @@ _GUIDED = Effect(
     "with 2 iterations or more",
     "the first iteration is only watched",
 )
+_ADJUSTED = Effect(
+    lambda run, policy: run.most_iterations > 2,
+    "with 3 iterations or more",
+    "no iteration follows one with a plan",
+)
 
 
 class _Job(JobPolicy):
@@ -184,15 +189,7 @@ class Capuchin(Limited, PolicyPerJob):
     """Recompute tensors where that costs less than a swap."""
     least_tensor: Size = parameter(default="64 KiB", effect=_GUIDED)
     """Smallest tensor that is swapped or recomputed: many tiny tensors wait longest and save nothing."""
-    feedback: Share = parameter(
-        default=0.05,
-        published="0.05, paper",
-        effect=Effect(
-            lambda run, policy: run.most_iterations > 2,
-            "with 3 iterations or more",
-            "no iteration follows one with a plan",
-        ),
-    )
+    feedback: Share = parameter(default=0.05, published="0.05, paper", effect=_ADJUSTED)
     """By which share of a copy's time one that was late is issued earlier in the next iteration."""
 
     def _set_up(self) -> None:

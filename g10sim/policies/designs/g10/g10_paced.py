@@ -31,6 +31,13 @@ _LEAST_SHARE = 0.01
 
 Method: TypeAlias = Literal["fastest", "waiting", "paced", "unpaced", "published"]
 
+_PACED = Effect(
+    lambda run, policy: policy.method in ("fastest", "waiting", "paced"),
+    "with method fastest, waiting or paced",
+    "no plan is paced",
+)
+_TRIED = Effect(lambda run, policy: policy.method == "fastest", "with method fastest", "nothing is tried out")
+
 
 @register_policy
 class G10Paced(PlannerOptions, PolicyPerJob):
@@ -52,16 +59,7 @@ class G10Paced(PlannerOptions, PolicyPerJob):
     method: Method = parameter(default="fastest")
     """Way to plan; ``fastest``: trial iterations decide; ``waiting``: paced, and kernels wait for the room
     that the plan makes."""
-    pacing_rounds: int = parameter(
-        default=20,
-        ge=1,
-        le=100,
-        effect=Effect(
-            lambda run, policy: policy.method in ("fastest", "waiting", "paced"),
-            "with method fastest, waiting or paced",
-            "no plan is paced",
-        ),
-    )
+    pacing_rounds: int = parameter(default=20, ge=1, le=100, effect=_PACED)
     """Most rounds of planning with the stalls that the round before expects."""
     ssd_share: float = parameter(default=1.0, ge=_LEAST_SHARE, le=1)
     """Share of the SSD's rates that plans count on. With method fastest trial iterations decide, where an
@@ -69,12 +67,7 @@ class G10Paced(PlannerOptions, PolicyPerJob):
     recovery_look_ahead: Count = parameter(default=128)
     """Kernels ahead of which tensors are fetched back that left the GPU against the plan; 0: page faults do
     it. With method fastest trial iterations decide between the two; where kernels wait it is the latter."""
-    trial_kernels: Count = parameter(
-        default=10_000,
-        effect=Effect(
-            lambda run, policy: policy.method == "fastest", "with method fastest", "nothing is tried out"
-        ),
-    )
+    trial_kernels: Count = parameter(default=10_000, effect=_TRIED)
     """Most kernels in an iteration of all jobs for which trial iterations decide: they take as long as the
     run. With more of them kernels wait."""
 

@@ -122,6 +122,10 @@ class Residents(PeakAnalysis):
 
 Channels = Literal["divided", "per_job", "shared"]
 
+_SHARED = Effect(
+    lambda run, policy: run.shares_gpus, "with jobs that share a GPU", "jobs are planned one by one"
+)
+
 
 class PlannerOptions(Limited):
     """Parameters of the planner that users may choose."""
@@ -130,13 +134,7 @@ class PlannerOptions(Limited):
     """Keep persistent tensors away across the border of the iteration."""
     recomputation: bool = parameter(default=True, published="true, paper")
     """Recompute tensors when no swap lowers the peak any more."""
-    channels: Channels = parameter(
-        default="divided",
-        published="per_job, authors' program",
-        effect=Effect(
-            lambda run, policy: run.shares_gpus, "with jobs that share a GPU", "jobs are planned one by one"
-        ),
-    )
+    channels: Channels = parameter(default="divided", published="per_job, authors' program", effect=_SHARED)
     """``divided``: the copies of each job come one after another, at the rate that those of other jobs leave;
     ``per_job``: at the whole rate; ``shared``: those of all jobs come one after another."""
     duplex: bool = parameter(default=False, published="false, authors' program")

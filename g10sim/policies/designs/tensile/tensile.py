@@ -23,6 +23,15 @@ from g10sim.units import format_bytes, parse_bytes
 
 Target: TypeAlias = Literal["host", "ssd", "flash"]
 
+_WITH_ERROR = Effect(
+    lambda run, policy: policy.prediction_error > 0,
+    "with a prediction_error above 0",
+    "predictions have no error",
+)
+_REPEATED = Effect(
+    lambda run, policy: run.most_iterations > 1, "with 2 iterations or more", "there is one iteration"
+)
+
 
 @register_policy
 class Tensile(PlannerOptions, JointPolicy):
@@ -52,22 +61,10 @@ class Tensile(PlannerOptions, JointPolicy):
     None: as low as it goes, recomputing above the GPU's memory."""
     prediction_error: Share = parameter(default=0.0)
     """Kernel times are predicted with an error of at most this share, each with its own."""
-    prediction_seed: Count = parameter(
-        default=0,
-        effect=Effect(
-            lambda run, policy: policy.prediction_error > 0,
-            "with a prediction_error above 0",
-            "predictions have no error",
-        ),
-    )
+    prediction_seed: Count = parameter(default=0, effect=_WITH_ERROR)
     """Of these errors."""
     replan_threshold: float | None = parameter(
-        default=DRIFT,
-        ge=0,
-        published="0.3, authors' program",
-        effect=Effect(
-            lambda run, policy: run.most_iterations > 1, "with 2 iterations or more", "there is one iteration"
-        ),
+        default=DRIFT, ge=0, published="0.3, authors' program", effect=_REPEATED
     )
     """Change of a job's iteration time above which jobs are planned again; None: never for that reason."""
     swap_out_barrier: bool = parameter(default=False, published="true, authors' program")
