@@ -53,6 +53,18 @@ _MOST_KERNELS = 10_000
 """Kernels of the longest trace for which anything is tried out."""
 
 
+_PLANNED = Effect(
+    lambda run, policy: policy.offloads and policy.plans_prefetches,
+    "with planned prefetches",
+    "no prefetches are planned",
+)
+_WEIGHED = Effect(
+    lambda run, policy: policy.offloads and (policy.weighs_memory or policy.plans_prefetches),
+    "with offload contention_aware, or planned prefetches",
+    "memory decides on no offloads and prefetches",
+)
+
+
 @register_policy
 class VdnnMulti(Limited, LayerWise):
     """Layer-wise offloading of several GPUs that share links to host memory; a reading of an abstract.
@@ -88,25 +100,9 @@ class VdnnMulti(Limited, LayerWise):
     """Service of links; ``machine``: as the system says."""
     prefetch: Prefetching | None = parameter(default=None, effect=OFFLOADING)
     """Time of prefetches: by vDNN's ``window``, or ``planned``."""
-    feedback: bool = parameter(
-        default=True,
-        effect=Effect(
-            lambda run, policy: policy.offloads and policy.plans_prefetches,
-            "with planned prefetches",
-            "no prefetches are planned",
-        ),
-    )
+    feedback: bool = parameter(default=True, effect=_PLANNED)
     """Move planned prefetches that were late or early in the iteration before."""
-    headroom: float | None = parameter(
-        default=None,
-        ge=0,
-        lt=1,
-        effect=Effect(
-            lambda run, policy: policy.offloads and (policy.weighs_memory or policy.plans_prefetches),
-            "with offload contention_aware, or planned prefetches",
-            "memory decides on no offloads and prefetches",
-        ),
-    )
+    headroom: float | None = parameter(default=None, ge=0, lt=1, effect=_WEIGHED)
     """Share of GPU memory that the offload set leaves free for fragmentation; without it trial iterations
     decide on that, and on K3 and K4 on all parameters above that are not given."""
 
@@ -147,13 +143,13 @@ class VdnnMulti(Limited, LayerWise):
             untried = type(self)(**{**self.parameters(), "headroom": 0.0})
             untried._tried = f"nothing tried with more than {_MOST_KERNELS:,} kernels"
             return untried
-        search = Search(
-            lambda plan, to_beat: speed(self._variant(plan), obstacle, to_beat),
-            self._given(),
-            partial(_what_differs, cache(partial(self._offloading, obstacle))),
-            _TRIED_KERNELS // kernels,
-            time := Limit(self.planning_limit),
-        )
+        time, offloading = Limit(self.planning_limit), cache(partial(self._offloading, obstacle))
+
+        def tried(plan: Plan, to_beat: float) -> float:
+            return speed(self._variant(plan), obstacle, to_beat)
+
+        key, trials = partial(_what_differs, offloading), _TRIED_KERNELS // kernels
+        search = Search(tried, self._given(), key, trials, time)
         best = self._variant(search.best(self.ladder))
         best._tried = f"the fastest of {search.trials} trials" + (f", {time.note}" if time.note else "")
         return best
