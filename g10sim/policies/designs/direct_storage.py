@@ -68,11 +68,9 @@ class DirectStorage(WholeTensors):
 
     def _parameters(self, job: Job) -> PlanningParameters:
         is_published = self.behaviour.copy_memory == "published"
+        factor = copies_factor(job.trace, uses_host=self.uses_host) if is_published else 1.0
         return PlanningParameters(
-            planner=self.behaviour.planner,
-            tensor_hints=False,
-            demand_evictions=True,
-            memory_factor=copies_factor(job.trace, uses_host=self.uses_host) if is_published else 1.0,
+            planner=self.behaviour.planner, tensor_hints=False, demand_evictions=True, memory_factor=factor
         )
 
     def allocation_order(self, kernel: Kernel) -> Sequence[int]:

@@ -36,11 +36,9 @@ class G10(PlannerOptions, PolicyPerJob):
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> JobPolicy:
         """Plan a job."""
         planner, trace, planned = self.behaviour.planner, job.trace, JobPolicy()
-        parameters = PlanningParameters(
-            **self.parameters_of(PlannerOptions),
-            planner=planner,
-            memory_factor=unified_memory_factor(trace, system) if planner == "published" else 1.0,
-        )
+        factor = unified_memory_factor(trace, system) if planner == "published" else 1.0
+        given = self.parameters_of(PlannerOptions)
+        parameters = PlanningParameters(**given, planner=planner, memory_factor=factor)
         draft = draft_g10(trace, machine, parameters)
         planned.plan = draft.plan(trace)
         notes = _unrelieved(draft, trace) if planner == "live" else "", draft.time.note

@@ -129,14 +129,10 @@ def copied_cycles(
             break
         ways = machine.tiers[number:]
         read, write = sum(way.read_rate for way in ways), sum(way.write_rate for way in ways)
-        rates = Rates(
-            min(machine.in_rate, read),
-            min(machine.out_rate, write),
-            min(machine.lone_in_rate, read),
-            min(machine.lone_out_rate, write),
-        )
+        both = min(machine.in_rate, read), min(machine.out_rate, write)
+        alone = min(machine.lone_in_rate, read), min(machine.lone_out_rate, write)
         copies = copies_of(forecast, machine.gpu_bytes + room, keeps_copies)
-        longest = max(longest, copies.cycles(durations, rates))
+        longest = max(longest, copies.cycles(durations, Rates(*both, *alone)))
         room += tier.capacity_bytes
     return longest
 
