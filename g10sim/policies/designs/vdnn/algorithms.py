@@ -130,16 +130,13 @@ def with_algorithms(trace: Trace, table: Table, room: Callable[[int], float]) ->
     tensors, kernels = list(trace.tensors), list(trace.kernels)
     for number, algorithms in table.items():
         kernel, algorithm = kernels[number], fastest_within(algorithms, room(number))
-        before = kernel.duration, trace.workspace_bytes(kernel)
-        if (algorithm.duration, algorithm.workspace_bytes) == before:
+        size = algorithm.workspace_bytes
+        if (algorithm.duration, size) == (kernel.duration, trace.workspace_bytes(kernel)):
             continue
         outputs = [t for t in kernel.outputs if trace.tensors[t].kind is not TensorKind.WORKSPACE]
-        if algorithm.workspace_bytes:
+        if size:
             outputs.append(len(tensors))
-            name, size = (
-                f"{kernel.layer or kernel.name}.{algorithm.name}.workspace",
-                algorithm.workspace_bytes,
-            )
+            name = f"{kernel.layer or kernel.name}.{algorithm.name}.workspace"
             tensors.append(Tensor(len(tensors), name, size, TensorKind.WORKSPACE, persistent=False))
         kernels[number] = replace(
             kernel, duration=algorithm.duration, outputs=tuple(outputs), fault_profile=None

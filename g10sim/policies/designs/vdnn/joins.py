@@ -28,10 +28,8 @@ def gain_without_joins(trace: Trace, offload: Offload, bytes_per_second: int) ->
 
     def waits(copies: Iterable[tuple[Sequence[int], Layer]]) -> float:
         """Return for how long layers wait for what they copy while their kernels run."""
-        return sum(
-            max(0.0, copying(layer, counts_input=True) - (starts[kernels[-1] + 1] - starts[kernels[0]]))
-            for kernels, layer in copies
-        )
+        run = ((layer, starts[kernels[-1] + 1] - starts[kernels[0]]) for kernels, layer in copies)
+        return sum(max(0.0, copying(layer, counts_input=True) - ticks) for layer, ticks in run)
 
     joined = starts[-1] + waits((layer.kernels, layer) for layer in schedule.offloads)
     joined += waits((issuing.backward, layer) for issuing, layer in schedule.fetches)
