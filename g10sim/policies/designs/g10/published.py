@@ -71,10 +71,8 @@ class _Planning(Draft):
         self._found: list[Planned] = []
         self._parameters, self._margin, self._kernels = parameters, parameters.safety_margin, len(durations)
         self._ssd = machine.ssd
-        self._host = next(
-            (tier for tier in machine.tiers if tier.kind == "memory"),
-            PlannedTier("host", "memory", 0, machine.link_rate, machine.link_rate),
-        )
+        no_host = PlannedTier("host", "memory", 0, machine.link_rate, machine.link_rate)
+        self._host = next((tier for tier in machine.tiers if tier.kind == "memory"), no_host)
         self._host_used = Occupancy(np.zeros_like(durations))
         # Microseconds as in the published simulator, since rounding decides what is equal.
         self._cycles_per_us = per_us = machine.clock_hz / 1e6
