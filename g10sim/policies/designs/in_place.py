@@ -92,11 +92,10 @@ class InPlace(PolicyPerJob):
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
         """Choose what is kept and what stays away; the rest is decided kernel by kernel."""
-        rates = {
-            tier.name: _rates(machine.tier(tier.name), tier.kernel_access, machine.clock_hz)
-            for tier in system.all_tiers
-            if tier.kernel_access is not None
-        }
+        usable = (
+            (tier.name, tier.kernel_access) for tier in system.all_tiers if tier.kernel_access is not None
+        )
+        rates = {name: _rates(machine.tier(name), access, machine.clock_hz) for name, access in usable}
         if not rates:
             raise UnsupportedError(
                 f"policy '{self.name}' uses tensors where they lie, and kernels can access no tier of "

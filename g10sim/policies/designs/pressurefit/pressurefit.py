@@ -45,11 +45,7 @@ class PressureFit(Limited, PolicyPerJob):
     look = Look("#771122", "\\\\|", "$F$", "4 1 1 1")
     paper = "als244/shadowspill (2026), docs/architecture/pressurefit.md"
     requirements = Requirements(
-        drops_dead_tensors=True,
-        addresses="own",
-        keeps_mappings=True,
-        keeps_copies=True,
-        host_memory="pinned",
+        drops_dead_tensors=True, addresses="own", keeps_mappings=True, keeps_copies=True, host_memory="pinned"
     )
 
     recompute: ShareOrFastest = parameter(default=0.0, published="fastest, shadowspill")

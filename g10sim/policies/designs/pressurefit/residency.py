@@ -248,9 +248,4 @@ class Windows:
 
 
 Rule = Callable[[Windows], Arrivals]
-RULES: tuple[Rule, ...] = (
-    Windows.packed_fifo,
-    Windows.packed_fit,
-    Windows.interval_entry,
-    Windows.latest_safe,
-)
+RULES = (Windows.packed_fifo, Windows.packed_fit, Windows.interval_entry, Windows.latest_safe)
