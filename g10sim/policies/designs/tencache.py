@@ -145,9 +145,8 @@ def cached(
     first kernel; after each, the next weights in the table of uses come in as long as what is used after them
     makes room.
     """
-    table = [
-        (kernel.id, tensor) for kernel in trace.kernels for tensor in kernel.tensors if tensor in weights
-    ]
+    uses = ((kernel.id, tensor) for kernel in trace.kernels for tensor in kernel.tensors)
+    table = [(kernel, tensor) for kernel, tensor in uses if tensor in weights]
     cache = _Cache(trace, table, sizes, capacity_bytes)
     if looks_ahead:
         cache.fill(0)

@@ -61,9 +61,8 @@ def plan_swapped_pool(
         for start, end in _stays(trace, tensor.id, absences):
             owners.append(tensor.id)
             blocks.append(Block(start, end, tensor.size_bytes))
-    placement = search_placement(
-        blocks, target_bytes - bottom, period=len(trace.kernels), alignment_bytes=page_bytes, rounds=rounds
-    )
+    target, period = target_bytes - bottom, len(trace.kernels)
+    placement = search_placement(blocks, target, period=period, alignment_bytes=page_bytes, rounds=rounds)
     for tensor_id, offsets in zip(owners, placement.offsets, strict=True):
         addresses[tensor_id].append(bottom + offsets[0])
     return SwappedPool(tuple(map(tuple, addresses)), bottom + placement.footprint_bytes)

@@ -95,9 +95,8 @@ class _Exposure:
 
     def __init__(self, candidates: Sequence[Offloaded], starts: Integers) -> None:
         rows = [(c.leaves, c.gone, c.back, c.needed, c.copy) for c in candidates]
-        self._leaves, self.gone, self.back, self._needed, self._copies = (
-            np.array(rows, dtype=np.int64).reshape(-1, 5).T
-        )
+        columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+        self._leaves, self.gone, self.back, self._needed, self._copies = columns
         self._starts = starts
         self._leaving, self._returning = list[int](), list[int]()
 
