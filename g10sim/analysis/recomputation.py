@@ -20,7 +20,6 @@ class Recomputability:
 
     def __init__(self, trace: Trace, *, chains: bool = False) -> None:
         self._trace, self._chains, self._problems = trace, chains, dict[tuple[int, int], str]()
-        self._used_on_cpu = {tensor for kernel in trace.cpu_kernels for tensor in kernel.touched}
 
     @cached_property
     def writers(self) -> list[list[int]]:
@@ -47,7 +46,7 @@ class Recomputability:
         trace = self._trace
         if trace.lasting[tensor]:
             return "lasts from iteration to iteration; allowed: what a kernel of the iteration makes"
-        if tensor in self._used_on_cpu:
+        if tensor in trace.used_on_cpu:
             return "is used on the CPU; allowed: what kernels on the GPU make and read"
         writers = self.writers[tensor]
         made = writers[: bisect_left(writers, kernel)]
@@ -95,7 +94,7 @@ class Recomputability:
 
     def _is_made_once(self, tensor: int) -> bool:
         """Return whether a tensor that is gone may be made again for another."""
-        return self._chains and len(self.writers[tensor]) == 1 and tensor not in self._used_on_cpu
+        return self._chains and len(self.writers[tensor]) == 1 and tensor not in self._trace.used_on_cpu
 
     def _changes(self, tensor: int, after: int, before: int) -> bool:
         """Return True if a kernel between two others writes a tensor."""

@@ -255,10 +255,14 @@ class Trace(Displayed):
         return tuple(map(self.kernels.__getitem__, compress(count(), found)))
 
     @cached_property
+    def used_on_cpu(self) -> frozenset[int]:
+        """Tensors that kernels on the CPU use."""
+        return frozenset(tensor for kernel in self.cpu_kernels for tensor in kernel.touched)
+
+    @cached_property
     def only_on_cpu(self) -> frozenset[int]:
         """Tensors that kernels on the CPU use and none on the GPU: they need no GPU memory."""
-        used = {tensor for kernel in self.cpu_kernels for tensor in kernel.touched}
-        return frozenset(tensor for tensor in used if not self.uses[tensor])
+        return frozenset(tensor for tensor in self.used_on_cpu if not self.uses[tensor])
 
     @cached_property
     def written(self) -> frozenset[int]:

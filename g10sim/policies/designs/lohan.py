@@ -15,7 +15,7 @@ from g10sim.policies.interface import Drop, Evict, Fetch, Move, PlannedMachine, 
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.moves import MovesByKernel
-from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
+from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.on_cpu import WeightsBelow, offloaded, read_only
 from g10sim.policies.planning.offloading.saved import before_module, module_starts, saved_tensors
 from g10sim.policies.planning.offloading.takeover import Schedule
@@ -88,7 +88,7 @@ class LoHan(WeightsBelow):
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         size, sizes = self._parameter_bytes(trace), machine.sizes(trace)
-        on_cpu = used_on_cpu(trace)
+        on_cpu = trace.used_on_cpu
         away = frozenset(tensor for tensor in on_cpu if trace.lasting[tensor])
         ahead, live = size * self.prefetch_parameters, size * self.live_parameters
         stays = windows(trace, away & read_only(trace), ahead, live, 1)

@@ -18,7 +18,7 @@ from g10sim.policies.interface.parameters import WITH_PAGEABLE, Size, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.fitting import fitting
 from g10sim.policies.planning.moves import MovesByKernel
-from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
+from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.on_cpu import InBuckets, WeightsBelow, offloaded, read_weights
 from g10sim.policies.planning.offloading.room import gpu_peak, require_gpu
 from g10sim.policies.planning.offloading.windows import Window
@@ -110,7 +110,7 @@ def _released(trace: Trace, stays: Sequence[Window]) -> tuple[list[Window], list
     Those are of weights that are there all the time and that the CPU does not update.
     """
     leaves = {stay.tensor for stay in stays if stay.fetched > 0 or stay.last < trace.uses[stay.tensor][-1]}
-    leaves |= used_on_cpu(trace)
+    leaves |= trace.used_on_cpu
     end = len(trace.kernels) - 1
     lasting = [replace(stay, last=end) for stay in stays if stay.tensor not in leaves]
     return [stay for stay in stays if stay.tensor in leaves], lasting
@@ -124,7 +124,7 @@ def _homes(trace: Trace, machine: PlannedMachine, weights: Collection[int], buff
     sizes = machine.sizes(trace)
     states = sorted(tensor for tensor in trace.only_on_cpu if trace.lasting[tensor])
     below = [*states, *sorted(weights, key=lambda tensor: (trace.uses[tensor][0], tensor))]
-    capacity, on_cpu = machine.memory.capacity_bytes, used_on_cpu(trace)
+    capacity, on_cpu = machine.memory.capacity_bytes, trace.used_on_cpu
     others = sum(sizes[tensor] for tensor in weights if tensor not in on_cpu)
     if machine.ssd.kind != "ssd" or host_bytes(trace, sizes) + others <= capacity:
         return dict.fromkeys(below, "host")

@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import filterfalse
 
 import numpy as np
 
@@ -157,8 +156,9 @@ class SteeredJob(LayerJob):
             yield Fetch(trigger.tensor)
 
     def _missing_bytes(self, view: PolicyView) -> int:
-        absent = filterfalse(view.resident_bytes, self.trace.kernels[view.kernel].tensors)
-        return sum(map(view.size_bytes, filterfalse(view.in_transfer_bytes, absent)))
+        tensors = self.trace.kernels[view.kernel].tensors
+        absent = (t for t in tensors if not view.resident_bytes(t) and not view.in_transfer_bytes(t))
+        return sum(map(view.size_bytes, absent))
 
     def _has_room(self, view: PolicyView, tensor: int, missing: int) -> bool:
         if view.in_transfer_bytes(tensor):  # it has not left: it stays

@@ -102,11 +102,6 @@ def host_bytes(
 
     All at once, except for what is ``away``, of which it has that of ``buffers`` steps at a time.
     """
-    staying = sum(sizes[tensor] for tensor in used_on_cpu(trace) if tensor not in away)
+    staying = sum(sizes[tensor] for tensor in trace.used_on_cpu if tensor not in away)
     passing = (sum(sizes[t] for t in kernel.touched if t in away) for kernel in trace.cpu_kernels)
     return staying + sum(nlargest(buffers, passing))
-
-
-def used_on_cpu(trace: Trace) -> frozenset[int]:
-    """Return the tensors that kernels on the CPU use."""
-    return frozenset(tensor for kernel in trace.cpu_kernels for tensor in kernel.touched)

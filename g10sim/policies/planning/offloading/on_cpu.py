@@ -11,7 +11,7 @@ from g10sim.grouping import grouped
 from g10sim.policies.interface import Await, Evict, Fetch, PlannedMachine, Store
 from g10sim.policies.interface.parameters import Count, Declared, parameter
 from g10sim.policies.planning.moves import KernelMoves, MovesByKernel
-from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
+from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, refused, require_cpu, require_gpu
 from g10sim.policies.planning.offloading.takeover import Schedule, Takeover, parameter_bytes, taken_over
@@ -87,7 +87,7 @@ class StepsOnCpu(Declared, FixedPlaces):
         planned = self._plan_job(trace, machine, system)
         away = {tensor for tensor, home in planned.homes.items() if home == "ssd"}
         in_host = host_bytes(trace, sizes, away, self.requirements.cpu_buffers or len(trace.kernels))
-        in_host += sum(sizes[tensor] for tensor in planned.homes.keys() - used_on_cpu(trace) - away)
+        in_host += sum(sizes[tensor] for tensor in planned.homes.keys() - trace.used_on_cpu - away)
         return replace(planned, below={"host": in_host, "ssd": sum(sizes[tensor] for tensor in away)})
 
     def _parameter_bytes(self, trace: Trace) -> int:
