@@ -203,10 +203,6 @@ class Residency(Counts):
         if count:
             self.send(Run(tensor, count), target)
 
-    def merging(self, tensor: int) -> int:
-        """Return how many pages of a tensor may arrive at once, for the same order as one by one makes."""
-        return self.recency.merging(tensor)
-
     def joins_last(self, tensor: int) -> bool:
         """Return whether any number of pages that arrive join the last run of the eviction order."""
         return self.recency.merging(tensor) == ANY_NUMBER
@@ -244,7 +240,7 @@ class Residency(Counts):
         self.door.enter()
         stays = self.in_place.get(tensor)
         if self.is_mapped and not (self.queues.fault[NONE] or self.queues.prefetch[NONE]):
-            self._take_mapped(tensor)
+            self._allocate(tensor)  # nobody asked for any before
         for place in self.origins:
             count = self.pages[place][tensor]
             if count and place is not stays:
@@ -252,8 +248,8 @@ class Residency(Counts):
                 self.moving[tensor] += count
                 queues[place].append(Run(tensor, count, rate(count, place) if rate else 0))
 
-    def _take_mapped(self, tensor: int) -> None:
-        """Give pages without contents free pages of the GPU, as nobody asked for any before."""
+    def _allocate(self, tensor: int) -> None:
+        """Give pages without contents free pages of the GPU at once, as far as there are any."""
         count = min(self.absent[tensor], self.frames.free)
         if not count:
             return

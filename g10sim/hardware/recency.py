@@ -211,22 +211,14 @@ class Recency:
 
     def retire(self, tensor: int) -> None:
         """Put every page of a tensor at the oldest end."""
-        own, chunk = self._of[tensor], self._chunks[tensor]
-        count = 0
-        for old in own:
-            count += old.count
-            old.count = 0
-        own.clear()
-        if (group := self._group_of(tensor)) is not None:
-            grouped = group.pages(tensor)
-            group.lower(tensor, grouped)
-            count += grouped
+        count = self.pages(tensor)
+        self.remove(tensor)
         if not count:
             return
-        if chunk is not None:
+        if (chunk := self._chunks[tensor]) is not None:
             chunk.loose.add(tensor)
         run = Run(tensor, count, stamp=-1)
-        own.append(run)
+        self._of[tensor].append(run)
         if self._scan is not None:
             self._scan = max(self._scan, self._head)
         self._gap = range(0)
@@ -322,12 +314,9 @@ class Recency:
             return self._scanned
         if self._scan is None:
             return None
-        place = self._next_outside(max(self._scan, self._head), tensors)
-        if place is not None:
-            self._scan, self._scanned = place, self._runs[place]
-            return self._scanned
-        self._scan = self._scanned = None
-        return None
+        self._scan = self._next_outside(max(self._scan, self._head), tensors)
+        self._scanned = None if self._scan is None else self._runs[self._scan]
+        return self._scanned
 
     def scan_ahead(self, tensors: Container[int]) -> Iterable[Run]:
         """Return the next runs of a scan outside ``tensors``, except for the latest run."""

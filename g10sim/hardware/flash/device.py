@@ -149,11 +149,8 @@ class FlashDevice:
 
     def _choose(self) -> None:
         """Choose what to collect where erased superblocks are few, and begin where nothing is in work."""
-        missing = self._start - self.layer.free_superblocks + 1
-        while len(self._victims) < min(self._at_once, missing):
-            victim = self.layer.victim()
-            if victim is None:
-                break
+        most = min(self._at_once, self._start - self.layer.free_superblocks + 1)
+        while len(self._victims) < most and (victim := self.layer.victim()) is not None:
             self.layer.lock(victim)
             self._victims.append(victim)
         if self._victims and not self._work:

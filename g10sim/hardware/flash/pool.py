@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
+from operator import sub
 
 from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.ssd import SsdSpec
@@ -110,9 +111,7 @@ class FlashPool(Pool):
 
     def figures_since(self, before: FlashSnapshot) -> FlashRecord:
         """Return what the drive has done since a snapshot."""
-        read, written, copied, folded, erased = (
-            after - earlier for after, earlier in zip(self.snapshot(), before, strict=True)
-        )
+        read, written, copied, folded, erased = map(sub, self.snapshot(), before)
         programmed = self._written + self.layer.copied_bytes + int(self.device.folded_bytes)
         erased_bytes = erased * self.layer.superblock_bytes
         return FlashRecord(read, written, copied, folded, erased_bytes, self._written, programmed)

@@ -191,11 +191,7 @@ class Contiguous(Residency):
         if how.until is not None:
             self.held[tensor] = how.until
         if is_clean:
-            self.idle[tensor] = 0
-            self.recency.remove(tensor)
-            self.take(-count)
-            self.pools[target].take(count)
-            self.pages[target][tensor] = count
+            self.return_clean(tensor, count, target)
             self._copied_out.add(tensor)
         else:
             self.send(run, target)
@@ -294,11 +290,7 @@ class Contiguous(Residency):
                 if place == self._staged:
                     run = self.buffers.fetch(tensor, count, run.rate)
                 self.queues.prefetch[place].append(run)
-        count = self.absent[tensor]
-        if count:
-            self.absent[tensor] = 0
-            self.take(count)
-            self.arrive(tensor, count, Location.NONE)
+        self._allocate(tensor)
         self.note_peak()
 
     def discard(self, tensor: int, *, but_for_gpu: bool = False) -> None:
@@ -322,12 +314,11 @@ class Contiguous(Residency):
         self.door.enter()
         if tensor in self.waiting:
             self.waiting.remove(tensor)
-        if tensor not in self._leaving or self._recalls:
+        if tensor not in self._leaving:
+            super().cancel(tensor)
+        elif self._recalls:
             self.held.pop(tensor, None)
-            if tensor not in self._leaving:
-                super().cancel(tensor)
-            else:
-                self.cancel_eviction(tensor)
+            self.cancel_eviction(tensor)
 
     def cancel_eviction(self, tensor: int) -> None:
         """Keep a tensor that was to be evicted: until all of it is copied, all of it is still here.

@@ -104,11 +104,11 @@ class Workers:
             self._start(end)
 
     def _is_done(self, work: Work, now: int) -> bool:
-        if self._carried is None and self._due > now:
-            return False
-        if self.carry is None:
-            return True
         if self._carried is None:
+            if self._due > now:
+                return False
+            if self.carry is None:
+                return True
             self._carried = self.carry(work)
         return self._carried.is_done
 
@@ -182,9 +182,8 @@ class HostMemory:
         self.now = now
 
     def cycles_of_work(self, size_bytes: int, rate: int) -> int:
-        """Cycles that all workers together take for that many bytes at the rate of each."""
-        workers = self.compression.workers if self.compression is not None else 1
-        return -(-size_bytes * self.clock_hz // (rate * workers))
+        """Cycles that all workers take for that many bytes at their ``rate`` together."""
+        return -(-size_bytes * self.clock_hz // rate)
 
 
 class HostBuffers:
@@ -249,11 +248,11 @@ class HostBuffers:
 
         A tensor that was to leave for flash and found it full is in memory that nobody pinned.
         """
-        host = self._host
+        host, spec = self._host, self._host.compression
         buffer = self._buffers.setdefault(tensor, _Buffer(pages * self._page_bytes, None))
-        if buffer.density is None or host.compression is None or not buffer.raw_bytes:
+        if buffer.density is None or spec is None or not buffer.raw_bytes:
             return
-        packed = packed_bytes(buffer.size_bytes, buffer.density, host.compression)
+        packed = packed_bytes(buffer.size_bytes, buffer.density, spec)
         if packed >= buffer.size_bytes:
             return
 
@@ -271,7 +270,7 @@ class HostBuffers:
             elif buffer.waiter is not None:
                 self._expand(buffer, buffer.waiter, now)
 
-        cycles = host.cycles_of_work(buffer.size_bytes, host.compression.compression_rate)
+        cycles = host.cycles_of_work(buffer.size_bytes, spec.workers * spec.compression_rate)
         moved = buffer.size_bytes + packed
         buffer.work = Work(self._gpu, moved, cycles, begin, finish, may_be_dropped=True)
         host.workers.submit(buffer.work, host.now)
@@ -326,8 +325,8 @@ class HostBuffers:
 
     def _expand(self, buffer: _Buffer, run: StagedRun, now: int) -> None:
         """Decompress a buffer for the copy that waits for it."""
-        host, compression = self._host, self._host.compression
-        if compression is None:
+        host, spec = self._host, self._host.compression
+        if spec is None:
             raise InvariantError(f"tensor {run.tensor} is compressed on a host without workers")
         run.ready_at, buffer.waiter = None, run
         admission = self._pin_raw(buffer, now)
@@ -341,7 +340,7 @@ class HostBuffers:
             host.pinned.unpin(buffer.packed_bytes, now)
             buffer.packed_bytes = 0
 
-        cycles = host.cycles_of_work(buffer.size_bytes, compression.decompression_rate)
+        cycles = host.cycles_of_work(buffer.size_bytes, spec.workers * spec.decompression_rate)
         moved = buffer.size_bytes + buffer.packed_bytes
         host.workers.submit(Work(self._gpu, moved, cycles, begin, finish, may_be_dropped=False), now)
 

@@ -17,7 +17,7 @@ from g10sim.config.system import SystemSpec, published_drive
 from g10sim.errors import ConfigError, InvariantError
 from g10sim.hardware.counts import GPU, NONE
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.pools import Door, Pool
+from g10sim.hardware.pools import Door
 from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report
@@ -31,13 +31,6 @@ _move = tuple.__new__
 
 class BatchedTransfers(Transfers):
     """Moves the pages in one GPU's queues, batch by batch."""
-
-    _job: int
-    _memory: Residency
-    _host: Location
-    _flash: Location
-    _host_pool: Pool
-    _victims: VictimRule
 
     def __init__(
         self,
@@ -80,9 +73,8 @@ class BatchedTransfers(Transfers):
 
     def detach(self, job: int) -> None:
         """Stop serving the memory of a job that has ended."""
-        self.changed()
         self._attached = False
-        self._stuck = True
+        self.changed()
 
     def changed(self, jobs: Collection[int] = (), now: int | None = None, *, others: bool = True) -> None:
         """Forget what was foreseen: queues, working set or eviction order were altered.
@@ -222,9 +214,7 @@ class BatchedTransfers(Transfers):
     def _evict_some(self, queue: deque[Run], limit: int, target: Location) -> None:
         run = queue[0]
         count = min(run.count, limit)
-        self._link_out -= count
-        if target == self._flash:
-            self._flash_out -= count
+        self._spend(count, GPU, target)
         self._memory.commit(queue, run, count, GPU, target)
         self._note(Move(queue, GPU, run, None, count, target, False))
 
@@ -295,12 +285,10 @@ class BatchedTransfers(Transfers):
         self._moves.append(move)
         if self._steady:
             _, source, run, victim, pages, _, _ = move
-            if victim is None:
-                returns = source is GPU and run.tensor in self._memory.needed
-                self._steady = run.count > pages and self._memory.frames.free > 0 and not returns
-            else:
-                enough = run.count > pages and victim.count > pages
-                self._steady = enough and victim.tensor not in self._memory.needed
+            memory, leaver = self._memory, run if source is GPU else victim
+            lasts = memory.frames.free > 0 if victim is None else victim.count > pages
+            returns = leaver is not None and leaver.tensor in memory.needed
+            self._steady = lasts and run.count > pages and not returns
         if self._observer is not None:
             self._report(move, move.pages, self._next)
 

@@ -161,7 +161,7 @@ class NextChange:
         first, memory = users[0], users[0].lane.site.memory
         if len(users) > 1:
             return memory.recency.merge_pages
-        return first.run.count if first.source is GPU else memory.merging(first.run.tensor)
+        return first.run.count if first.source is GPU else memory.recency.merging(first.run.tensor)
 
     def _refilled_rooms(self, rooms: _Rooms, flows: list[Flow]) -> Collection[_Room]:
         """Return the rooms that are always made before their users need them: of GPUs, or of one tier.
@@ -179,7 +179,7 @@ class NextChange:
             users = rooms[room]
             if isinstance(room, Frames) and self._is_refilled(users, leaving):
                 found.append(room)
-            elif isinstance(room, Pool) and not found and self._is_drained(users, flows):
+            elif isinstance(room, Pool) and not found and self._is_drained(room, users, flows):
                 self.last = users[0]
                 return [room]
         return found
@@ -201,16 +201,13 @@ class NextChange:
             return False
         return len(users) > 1 or self._merging(users) > 1
 
-    def _is_drained(self, users: list[Flow], flows: list[Flow]) -> bool:
+    def _is_drained(self, pool: Pool, users: list[Flow], flows: list[Flow]) -> bool:
         """Return whether arrivals have always left room in a tier when its only eviction needs some."""
-        flow, pool = users[0], users[0].filled
+        flow = users[0]
         if len(users) > 1 or self._sites.alone is None or self._is_staged or flow.source is not GPU:
             return False
-        if pool is None or isinstance(pool, FlashPool):
-            return False
-        place = pool.tier.place
-        emptying = [other for other in flows if other.source is place and not other.follows]
-        if any(other.victim is not None for other in emptying):
+        emptying = [other for other in flows if other.source is flow.target and not other.follows]
+        if isinstance(pool, FlashPool) or any(other.victim is not None for other in emptying):
             return False
         return self._always_leave_room(emptying, [flow], pool.free)
 

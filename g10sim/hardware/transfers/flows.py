@@ -165,10 +165,8 @@ class Site:
 
         Tiers stay as full as they are, and the one flow's pages join the last run of the eviction order.
         """
-        if len(self.flows) > 1:
-            return False
-        if not self.flows:
-            return True
+        if len(self.flows) != 1:
+            return not self.flows
         (flow,) = self.flows
         takes_own = flow.victim is not None and flow.victim.tensor == flow.run.tensor
         return flow.source is flow.target and not takes_own and self.memory.joins_last(flow.run.tensor)

@@ -14,7 +14,6 @@ from g10sim.hardware.links import Link, Topology, bandwidth_of, take_all
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow, Lane, Site
-from g10sim.hardware.transfers.interface import spill_order
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.records import Location
 
@@ -31,8 +30,10 @@ class Heads:
         self.topology, self._pools, self._staging = topology, pools, staging
         self._page_bytes, self._fault = system.gpu.page_size, system.page_fault
         self._latencies = {tier.place: tier.latency for tier in system.all_tiers}
-        self._spills = {place: spill_order(tuple(pools), place) for place in pools}
-        self._nearest = next(iter(pools))
+        tiers = tuple(pools)
+        # A full tier's pages go to slower tiers, then to faster ones.
+        self._spills = {tier: (*tiers[n:], *reversed(tiers[:n])) for n, tier in enumerate(tiers)}
+        self._nearest = tiers[0]
         self._host = next((tier.place for tier in system.all_tiers if tier.name == "host"), None)
         pinned = system.host.pinned
         self.pinned = None if pinned is None else PinnedCopies(pinned)
@@ -74,17 +75,15 @@ class Heads:
     def _evictions(self, site: Site) -> list[Flow]:
         flows = []
         for lane, wish in site.evictions:
-            if lane.queue:
-                target = self._destination(GPU, wish)
-                if target is None:
-                    continue
-                run, links = lane.queue[0], self.topology.outward(site.gpu, target)
-                if site.copies_wait:
-                    run.rate = self._rate_toward(site, run, target, links)
-                links = self._staged(site, run.tensor, target, links) if site.is_buffered else links
-                flows.append(Flow(lane, links, EVICT, target))
-                if self._staging is not None and target is not wish:
-                    flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
+            if not lane.queue or (target := self._destination(GPU, wish)) is None:
+                continue
+            run, links = lane.queue[0], self.topology.outward(site.gpu, target)
+            if site.copies_wait:
+                run.rate = self._rate_toward(site, run, target, links)
+            links = self._staged(site, run.tensor, target, links) if site.is_buffered else links
+            flows.append(Flow(lane, links, EVICT, target))
+            if self._staging is not None and target is not wish:
+                flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
         return flows
 
     def _rate_toward(self, owner: Site, run: Run, place: Location, links: list[Link]) -> int:

@@ -62,15 +62,6 @@ def report(
         observer((*victim, Location.GPU, target, MigrationCause.MAKING_ROOM), *times, pages)
 
 
-def spill_order(tiers: Sequence[Location], wish: Location) -> tuple[Location, ...]:
-    """Return where pages go that were to go to a tier: there, then to slower tiers, then to faster ones.
-
-    ``tiers`` are ordered, the fastest first.
-    """
-    place = tiers.index(wish)
-    return (*tiers[place:], *reversed(tiers[:place]))
-
-
 class Transfers(Protocol):
     """Moves queued pages as time passes. State is brought forward lazily, by ``advance``."""
 

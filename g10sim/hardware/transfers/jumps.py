@@ -48,10 +48,8 @@ def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> int:
     arrivals: dict[int, int] = {}
     for _, source, run, victim, count, target, _ in moves:
         used[run] = used.get(run, 0) + count
-        leaver = victim
-        if source is GPU:
-            leaver = run
-        else:
+        leaver = run if source is GPU else victim
+        if source is not GPU:
             arrivals[run.tensor] = arrivals.get(run.tensor, 0) + count
         if victim is not None:
             used[victim] = used.get(victim, 0) + count

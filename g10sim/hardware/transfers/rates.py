@@ -161,10 +161,9 @@ class Rates:
             if self._service == "first_come":
                 run.stamp = next(self._orders)
             else:
-                arrives = due is not None and flow.source is not GPU
-                cycle = max(1, due(run.tensor, self._now) if due is not None and arrives else self._now)
+                cycle = self._now if due is None or flow.source is GPU else due(run.tensor, self._now)
                 turns = self._turns_per_cycle
-                run.stamp = cycle * turns + (turns - 1 - gpu if self.turns[gpu] % 2 else gpu)
+                run.stamp = max(1, cycle) * turns + (turns - 1 - gpu if self.turns[gpu] % 2 else gpu)
                 self.turns[gpu] += 1
         return run.stamp
 

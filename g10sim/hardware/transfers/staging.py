@@ -83,12 +83,9 @@ class Staging:
         if isinstance(run, StagedRun) and run.ready_at is not None:
             return run.ready_at - now
         workers = self._host_memory.workers
-        step = workers.next_event
-        if workers.is_busy and step is None:
-            return None
-        if step is None:
+        if not workers.is_busy:
             raise InvariantError(f"a copy of tensor {run.tensor} waits for the host, which does nothing")
-        return step - now
+        return None if workers.next_event is None else workers.next_event - now
 
     def copy_rate(self, gpu: int, pages: int, place: Location, *, leaves: bool) -> int:
         """Fastest rate of a copy in bytes/second: its own path's, after the tier's latency has passed."""
@@ -99,12 +96,8 @@ class Staging:
 
 def _binary_rates(system: SystemSpec) -> SystemSpec:
     """Return the system with every GB/s of links and SSD taken for 2^30 bytes/s."""
-
-    def binary(rate: int) -> int:
-        return rate * 2**30 // 10**9
-
     ssd, pcie = published_drive(system), system.pcie
-    rates = {"read_bandwidth": binary(ssd.read_bandwidth), "write_bandwidth": binary(ssd.write_bandwidth)}
+    rates = {name: getattr(ssd, name) * 2**30 // 10**9 for name in ("read_bandwidth", "write_bandwidth")}
     shared = tuple(link.times(2**30, 10**9) for link in pcie.shared)
     links = pcie.times(2**30, 10**9).model_copy(update={"shared": shared})
     return system.model_copy(update={"ssd": ssd.model_copy(update=rates), "pcie": links})
