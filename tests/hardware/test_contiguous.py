@@ -31,6 +31,18 @@ def test_a_tensor_that_is_called_back_is_held_for_no_kernel(until):
     assert memory.used_pages == 2
 
 
+def test_a_tensor_that_died_as_it_left_and_is_called_back_keeps_what_is_written_next():
+    memory = contiguous(Door())
+    memory.request_eviction(0, HOST, Departure(until=3))
+    memory.discard(0)
+    memory.end_kernel(3)
+    memory.cancel_eviction(0)
+    leave(memory)
+    memory.settle()
+    assert memory.pages[HOST][0] == 5
+    assert not memory.absent[0]
+
+
 def test_the_space_of_what_kernels_still_read_is_given_back_when_they_have_ended():
     memory = contiguous(Door())
     leave(memory, until=3)

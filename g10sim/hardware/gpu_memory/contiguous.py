@@ -329,6 +329,7 @@ class Contiguous(Residency):
         if tensor not in self._leaving or tensor in self.held:
             return
         self._stay(tensor)
+        self._condemned.discard(tensor)
         super().cancel_eviction(tensor)
         if self.idle[tensor] == self.sizes[tensor]:
             self.whole.add(tensor)
