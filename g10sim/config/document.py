@@ -117,7 +117,7 @@ class Document:
 
 def dotted(path: KeyPath) -> str:
     """Write a path as in ``system.host.memory`` or ``policies.1.look_ahead``."""
-    return ".".join(str(part) for part in path)
+    return ".".join(str(part) or "''" for part in path)
 
 
 def read_text(path: Path) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -106,9 +108,10 @@ def _fullness(gpu_bytes: int, tier_bytes: Mapping[str, int], system: SystemSpec)
 
 def _moved(record: KernelRecord, records: RunRecords, trace: Trace) -> Iterator[str]:
     """Yield what began to move while a kernel waited and ran; the last kernel's end is not its own."""
-    for move in records.migrations:
-        if record.start <= move.start < record.end:
-            yield _migration(move, trace)
+    moves = records.migrations
+    first, end = (bisect_left(moves, time, key=attrgetter("start")) for time in (record.start, record.end))
+    for move in moves[first:end]:
+        yield _migration(move, trace)
 
 
 def _migration(move: MigrationRecord, trace: Trace) -> str:

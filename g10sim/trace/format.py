@@ -265,7 +265,7 @@ class _Reader(RecordReader):
         found["duration"] = self._shared(found["duration"])
         for key, words in _WORDS.items():
             found[key] = self.choice(key, found[key], words)
-        if found["reads"]:
+        if found["reads"] != ():
             found["reads"] = self.integers("reads", found["reads"])
         if found["fault_profile"] is not None:
             found["fault_profile"] = self._profile(found["fault_profile"])

@@ -98,6 +98,7 @@ def test_variation_and_several_seeds():
             BASE + "polices: [x]\n",
             r"^run.yaml:5: polices: found an unknown key \(did you mean 'policies'\?\); allowed: ",
         ),
+        (BASE + "'': [x]\n", r"^run.yaml:5: '': found an unknown key; allowed: "),
         (
             "workload: {trace: a}\nsystem: h100-80g-pcie5-nvme\n",
             r"^run.yaml: policies: found nothing \(the key is missing\)",

@@ -432,6 +432,11 @@ def test_hand_made_file_needs_no_hash(file, trace):
     assert load_trace(write_plain(file, edited(lines_of(file), 0))) == trace
 
 
+def test_a_list_without_numbers_is_as_none(file, trace, tmp_path):
+    lines = edited(lines_of(file), 3, reads=[])
+    assert load_trace(write_plain(tmp_path / "plain.g10t", lines)) == trace
+
+
 def test_bad_trace_is_not_written(tmp_path, trace):
     bad = replace(trace, batch_size=0)
     with pytest.raises(TraceError, match="not written: found batch_size 0; allowed: 1 to"):
