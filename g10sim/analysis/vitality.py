@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from g10sim.analysis.timeline import Integers
 from g10sim.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRange:
+class LiveRange(NamedTuple):
     """Kernels ``birth`` to ``death`` - 1, during which the contents of a tensor are needed."""
 
     tensor: int
@@ -20,8 +19,7 @@ class LiveRange:
     death: int
 
 
-@dataclass(frozen=True, slots=True)
-class InactivePeriod:
+class InactivePeriod(NamedTuple):
     """Kernels between two uses of a tensor, none of which touches it: ``start`` to ``end`` - 1.
 
     A period that ``wraps`` belongs to a persistent tensor and crosses the border of the iteration: it lasts
