@@ -61,6 +61,8 @@ class Quantity:
         """Read a number with a unit; returns an integer of the smallest unit. Raises ValueError."""
         allowed = f"a {self.what} with a unit ({', '.join(self.units)}), for example '{self.example}'"
         found = shown(value)
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError(f"found {found}; allowed: {allowed}")
         match = _QUANTITY.fullmatch(value if isinstance(value, str) else found)
         if match is None:
             raise ValueError(f"found {found}; allowed: {allowed}")

@@ -100,16 +100,17 @@ def _slower_link(link: Any, factor: Fraction) -> Any:
 def _slower_drive(drive: Any, factor: Fraction) -> Any:
     if isinstance(drive, FlashSsdSpec):
         return _changed(drive, factor, ("interface",), ())
-    rates = ("read", "write") if isinstance(drive, SsdTierSpec) else ("read_bandwidth", "write_bandwidth")
-    slower = _changed(drive, factor, rates, ("latency", "write_latency"))
-    cache = drive.write_cache and drive.write_cache.times(1 / factor)
-    return slower.model_copy(update={"write_cache": cache})
+    return _changed(drive.times(1 / factor), factor, (), ("latency", "write_latency"))
 
 
 def _slower_tier(tier: Any, links: Fraction, drives: Fraction) -> Any:
     if isinstance(tier, MemoryTierSpec):
         return _changed(tier, links, ("read", "write"), ("latency",))
-    return tier if isinstance(tier, str) else _slower_drive(tier, drives)
+    if not isinstance(tier, SsdTierSpec):
+        return tier if isinstance(tier, str) else _slower_drive(tier, drives)
+    slower = _changed(tier, drives, ("read", "write"), ("latency", "write_latency"))
+    cache = tier.write_cache and tier.write_cache.times(1 / drives)
+    return slower.model_copy(update={"write_cache": cache})
 
 
 def all_cells(cells: Iterable[Cell]) -> Iterator[Cell]:

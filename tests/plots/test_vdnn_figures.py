@@ -31,7 +31,7 @@ def row(number, trace, policy, **more):
 
 
 def modes(traces=TRACES[:1]):
-    """What does not fit 12 GiB runs in 96 GiB; there it takes 20 GiB."""
+    """Cells of three designs in 12 GiB, which the first does not fit, and in 96 GiB, of which it takes 20."""
     rows = []
     for memory in ("12 GiB", "96 GiB"):
         for trace in traces:

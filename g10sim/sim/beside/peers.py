@@ -85,7 +85,7 @@ class GradientExchange:
     def join(self, iteration: int, kernel: Kernel) -> Event:
         """Note that a replica has its data for a collective; returns its end, an event with its beginning."""
         key = iteration, kernel.id
-        joined, ended = self._joined.pop(key, (0, self._clock.event()))
+        joined, ended = self._joined.pop(key) if key in self._joined else (0, self._clock.event())
         if joined + 1 < len(self._gpus):
             self._joined[key] = joined + 1, ended
         else:
