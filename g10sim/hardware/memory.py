@@ -79,6 +79,14 @@ class Residency(Counts):
         return *queued, tuple(self.copies), tuple(self.copied), self.recency.latest(), storing
 
     @property
+    def faults_from(self) -> Location | None:
+        """Return the slowest place from which demanded pages have still to come, if any have."""
+        for place in self.origins:
+            if self.queues.fault[place]:
+                return place
+        return None
+
+    @property
     def awaits(self) -> bool:
         """Return whether the next kernel is to wait for transfers of other data than its own."""
         return bool(self.awaited or self.awaited_arrivals)

@@ -329,6 +329,66 @@ def test_batches_that_bring_one_run_in_past_many_victims_are_jumped(worthless):
     assert bench.transfers.events == 2
 
 
+@pytest.mark.parametrize(
+    ("place", "host", "worthless", "quota"),
+    [
+        (HOST, 100_000, set(), 50),
+        (FLASH, 100_000, {3, 4}, 10),
+        (FLASH, 0, set(), 10),  # victims go to the SSD
+        (FLASH, 0, set(range(30)), 10),
+        (NONE, 0, set(range(30)), 100),
+    ],
+)
+def test_batches_that_bring_many_runs_in_past_many_victims_are_jumped(place, host, worthless, quota):
+    places = [*[(80, GPU)] * 30, *[(100, place)] * 24]
+    bench = Bench(places, 2400, host, mapping="2 GB/s", worthless=worthless)
+    bench.demand(*range(30, 54))
+    batches = 2399 // quota  # the next may end the wait
+    bench.transfers.advance(INTERVAL * (batches - 1))
+    assert sum(bench.memory.idle[30:]) == batches * quota
+    assert bench.transfers.events == 2
+
+
+def test_a_jump_ends_with_the_run_that_the_kernel_waits_for():
+    bench = Bench([(500, GPU), *[(100, HOST)] * 4], gpu=500)
+    bench.memory.hold(frozenset({3}))
+    for tensor in (1, 2, 3, 4):
+        bench.prefetch(tensor)
+    changes = {}
+    while (change := bench.transfers.next_change()) is not None:
+        bench.transfers.advance(change)
+        changes[change] = bench.memory.moving[3]
+    # Two batches a run: the sixth brings the last of the third.
+    assert changes[5 * INTERVAL] == 0
+    assert min(moving for change, moving in changes.items() if change < 5 * INTERVAL) > 0
+
+
+def test_batches_that_bring_two_runs_in_are_jumped_until_one_has_come():
+    bench = Bench([(40_000, HOST), (10_000, FLASH)])
+    bench.prefetch(0)
+    bench.prefetch(1)
+    bench.transfers.advance(INTERVAL * 997)
+    assert moved(bench.memory) == (9_980, 0, 39_920, 0)
+    assert bench.transfers.events == 2
+    assert bench.transfers.next_change() == INTERVAL * 999
+
+
+def test_time_goes_on_while_a_kernel_waits_for_faults_from_one_place():
+    bench = Bench([(25, FLASH), (100, HOST), (100, HOST)])
+    bench.demand(0, 1, 2)
+    # The third batch brings the last page from the SSD, the fourth the rest from host memory.
+    assert bench.transfers.follow(0, last=10 * INTERVAL) == 2 * INTERVAL
+    change = bench.transfers.next_change()
+    assert bench.transfers.follow(change, last=10 * INTERVAL) == 4 * INTERVAL
+    assert moved(bench.memory) == (25, 0, 200, 0)
+
+
+def test_time_goes_on_no_further_than_others_let_it():
+    bench = Bench([(100, HOST)] * 4)
+    bench.demand(0, 1, 2, 3)
+    assert bench.transfers.follow(0, last=3 * INTERVAL) == 3 * INTERVAL
+
+
 def test_parts_of_a_jump_past_victims_are_told_batch_by_batch():
     bench = Bench([(60, GPU), (170, GPU), (500, GPU), (500, HOST)], gpu=730)
     bench.demand(3)

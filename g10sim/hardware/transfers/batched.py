@@ -2,8 +2,8 @@
 
 At every multiple of an interval a batch of pages moves at once; the directions are independent. This is
 how the published G10 simulator moves data. A batch is computed exactly, run by run; when a batch
-uses nothing up, two in a row make the same moves, or one run streams in past victims that are treated
-alike, as many further ones as must be alike are applied in one step.
+uses nothing up, two in a row make the same moves, or the runs of one queue stream in past victims that are
+treated alike, as many further ones as must be alike are applied in one step.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from g10sim.errors import ConfigError, InvariantError
 from g10sim.hardware.counts import GPU, NONE
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Door
-from g10sim.hardware.recency import ANY_NUMBER
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report
-from g10sim.hardware.transfers.jumps import Move, are_alike, past_alike, repeats_in_room, repeats_of_runs
+from g10sim.hardware.transfers.jumps import Move, are_alike, in_turn, repeats_in_room, repeats_of_runs
 from g10sim.records import Location
 from g10sim.units import format_rate
 
@@ -57,9 +56,12 @@ class BatchedTransfers(Transfers):
         self._read_pages = min(pages, pages * ssd.read_bandwidth // link)
         self._write_pages = min(pages, pages * ssd.write_bandwidth // link)
         self._arrival_pages = pages * system.gpu.allocation_rate // link
-        self._next = self._busy = self._repeats = self._streamed = self._changes = self.events = 0
+        self._next = self._busy = self._repeats = self._changes = self.events = 0
+        self._host_before = self._at_once = self._together = 0
         self._moves: list[Move] = []
         self._previous: list[Move] = []
+        self._stream: Move | None = None
+        """Take of each batch of a stream. Victims go to its target, or are dropped."""
         self._steady = self._attached = False
         self._stuck = True
 
@@ -119,6 +121,18 @@ class BatchedTransfers(Transfers):
                 self._form_batch()
                 self._next += self.interval_cycles
 
+    def follow(self, change: int, last: int) -> int:
+        """Advance to a change, and past those after which a kernel still waits for faults from one place."""
+        place = self._memory.faults_from
+        self.advance(change)
+        while place is not None and self._memory.faults_from is place:
+            coming = self.next_change()
+            if coming is None or coming > last:
+                break
+            change = coming
+            self.advance(change)
+        return change
+
     def demand(self, job: int, tensor: int) -> None:
         """Put every page of a tensor that is not on the GPU nor in transfer on the fault queues."""
         self._memory.demand(tensor)
@@ -129,10 +143,10 @@ class BatchedTransfers(Transfers):
 
     def _repeat(self, times: int) -> None:
         self.events += 1
-        if self._streamed:
-            self._stream(times * self._streamed)
-        else:
+        if self._stream is None:
             self._move_again(times)
+        else:
+            self._let_in(self._stream, times)
         self._memory.note_peak()
         self._busy += times * self.interval_cycles
         self._repeats -= times
@@ -140,38 +154,46 @@ class BatchedTransfers(Transfers):
         self._changes = self._door.changes
 
     def _move_again(self, times: int) -> None:
-        """Repeat the moves of the last batch that often."""
-        pools = self._memory.pools
-        # Leavers of many batches would overfill a pool before the arrivals of the same batches empty it.
-        lent = [(pools[move.target], move.pages * times) for move in self._moves if move.target in pools]
-        for pool, count in lent:
-            pool.free += count
-        for move in self._moves:
-            queue, source, run, victim, pages, target, _ = move
-            self._memory.commit(queue, run, pages * times, source, target, victim)
-            self._report(move, move.pages * times, self._next + (times - 1) * self.interval_cycles)
-        for pool, count in lent:
-            pool.free -= count
-        for pool, _ in lent:
-            pool.take(0)
+        """Repeat the moves of the last batch that often: as many ``_at_once`` as may be, then one alone."""
+        pools, since = self._memory.pools, self._next
+        while times:
+            count = min(times, self._at_once - self._together or 1)
+            self._together = 0 if self._together == self._at_once else self._together + count
+            times -= count
+            end = since + (count - 1) * self.interval_cycles
+            # Leavers of many batches would overfill a pool before the arrivals of the same batches empty it.
+            lent = [(pools[move.target], move.pages * count) for move in self._moves if move.target in pools]
+            for pool, pages in lent:
+                pool.free += pages
+            for move in self._moves:
+                queue, source, run, victim, pages, target, _ = move
+                self._memory.commit(queue, run, pages * count, source, target, victim)
+                self._report(move, pages * count, end, since)
+            for pool, pages in lent:
+                pool.free -= pages
+            for pool, _ in lent:
+                pool.take(0)
+            since = end + self.interval_cycles
 
-    def _stream(self, pages: int) -> None:
-        """Let that many pages of the last batch's run arrive, past one victim after another."""
-        queue, source, run, _, _, _, demanded = self._moves[-1]
-        memory, victims, done = self._memory, self._victims, 0
+    def _let_in(self, stream: Move, times: int) -> None:
+        """Let the pages of that many batches arrive, past one victim after another."""
+        queue, source, _, _, quota, way, demanded = stream
+        memory, victims, done, pages = self._memory, self._victims, 0, quota * times
         while done < pages:
+            run = queue[0]
             victim = victims.choose(memory, demanded or run.tensor in memory.needed)
             if victim is None:
                 raise InvariantError("fewer pages make room than were foreseen")
-            count, target = min(victim.count, pages - done), self._target_of(victim)
+            count = min(run.count, victim.count, pages - done)
+            target = NONE if victims.is_worthless(victim.tensor) else way
             memory.commit(queue, run, count, source, target, victim)
             if self._observer is not None:
-                self._report_stream(Move(queue, source, run, victim, count, target, demanded), done)
+                self._report_part(Move(queue, source, run, victim, count, target, demanded), done, quota)
             done += count
 
-    def _report_stream(self, move: Move, done: int) -> None:
+    def _report_part(self, move: Move, done: int, quota: int) -> None:
         """Tell of a part of a stream, after that many of its pages, batch by batch."""
-        quota, end = self._streamed, done + move.pages
+        end = done + move.pages
         first, last = -(-done // quota) * quota, end // quota * quota
         for start, stop in pairwise(sorted({done, end, *(cut for cut in (first, last) if done < cut < end)})):
             since = self._next + start // quota * self.interval_cycles
@@ -185,7 +207,7 @@ class BatchedTransfers(Transfers):
         self._link_in = self._link_out = self._link_pages
         self._flash_in, self._flash_out = self._read_pages, self._write_pages
         self._arrivals = self._arrival_pages
-        queues = self._memory.queues
+        queues, self._host_before = self._memory.queues, self._host_pool.free
         if any(queues.evict):
             self._evict()
         self._spill = self._host_pool.free == 0
@@ -309,47 +331,39 @@ class BatchedTransfers(Transfers):
             self._stuck = True
             return
         self._busy += self.interval_cycles
-        self._streamed = 0
         # Host memory so far from full does not matter to the next batch.
         is_roomy = self._host_pool.free > 2 * self._link_pages
-        if is_roomy and moves[-1].run is moves[0].run and past_alike(self._memory, moves):
-            pages = moves[0].pages if len(moves) == 1 else sum([move.pages for move in moves])
-            self._repeats = self._stream_repeats(pages)
-            if self._repeats:
-                self._streamed = pages
-                return
-        if (self._steady and is_roomy) or are_alike(moves, previous):
-            self._repeats = repeats_of_runs(self._memory, moves)
-            if self._repeats:
-                self._repeats = min(self._repeats, repeats_in_room(self._memory, moves, self._link_pages))
+        self._repeats = self._stream_repeats(is_roomy=is_roomy)
+        if not self._repeats and ((self._steady and is_roomy) or are_alike(moves, previous)):
+            self._stream, self._together = None, 0
+            repeats, self._at_once = repeats_of_runs(self._memory, moves)
+            if repeats and self._at_once:
+                self._repeats = min(repeats, repeats_in_room(self._memory, moves, self._link_pages))
 
-    def _stream_repeats(self, batch_pages: int) -> int:
-        """Batches in which one run goes on to arrive while victims make room alike.
+    def _stream_repeats(self, *, is_roomy: bool) -> int:
+        """Batches in which runs of one queue go on to arrive while victims make room alike.
 
-        Whether they are dropped or leave does not matter to a run from a tier that is alone in the queues.
+        Whether they are dropped or leave does not matter to runs from a tier whose queue is alone.
         """
-        memory, moves = self._memory, self._moves
-        move = moves[0]
-        most = (move.run.count - 1) // batch_pages
-        if most < 1 or memory.recency.merging(move.run.tensor) < ANY_NUMBER:
+        memory, victims, move = self._memory, self._victims, self._moves[-1]
+        if not (ahead := in_turn(memory, self._moves)):
             return 0
-        targets = {move.target for move in moves}
-        if move.source and memory.queues.count == 1:
+        batch_pages, targets = sum([one.pages for one in self._moves]), {one.target for one in self._moves}
+        if move.source and is_roomy and memory.queues.count == 1:
             targets = {NONE, self._host}
-            moves = [move._replace(pages=batch_pages, target=self._host)]
-        elif len(targets) > 1:
+        elif len(targets) > 1 or not (
+            is_roomy or NONE in targets or self._host_pool.free == self._host_before
+        ):
             return 0
-        most = min(most, repeats_in_room(memory, moves, self._link_pages))
-        pages = 0
-        is_demanded = move.demanded or move.run.tensor in memory.needed
-        for victim in self._victims.upcoming(memory, is_demanded) if most else ():
-            if victim.tensor in memory.needed or self._target_of(victim) not in targets:
+        way = max(targets)
+        self._stream = move._replace(pages=batch_pages, target=way)
+        most = min((ahead - 1) // batch_pages, repeats_in_room(memory, [self._stream], self._link_pages))
+        is_demanded, pages = move.demanded or move.queue[0].tensor in memory.needed, 0
+        for victim in victims.upcoming(memory, is_demanded) if most > 0 else ():
+            goes_on = NONE in targets if victims.is_worthless(victim.tensor) else way
+            if not goes_on or victim.tensor in memory.needed:
                 break
             pages += victim.count
             if pages >= most * batch_pages:
                 return most
         return pages // batch_pages
-
-    def _target_of(self, victim: Run) -> Location:
-        """Return where a victim goes while host memory is roomy."""
-        return NONE if self._victims.is_worthless(victim.tensor) else self._host

@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from g10sim.hardware.counts import GPU
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.recency import MERGE_PAGES
+from g10sim.hardware.recency import ANY_NUMBER, MERGE_PAGES
 from g10sim.hardware.runs import Run
 from g10sim.records import Location
+
+_AHEAD: Final = 64
+"""Runs of a queue that are looked at ahead."""
 
 
 class Move(NamedTuple):
@@ -42,8 +46,11 @@ def are_alike(moves: Sequence[Move], others: Sequence[Move]) -> bool:
     return True
 
 
-def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> int:
-    """Return the batches until a run is used up, or interleaved arrivals would blur the order too much."""
+def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> tuple[int, int]:
+    """Return the batches until a run is used up, and how many at once do not blur the eviction order.
+
+    Arrivals of several runs interleave there.
+    """
     used: dict[Run, int] = {}
     arrivals: dict[int, int] = {}
     for _, source, run, victim, count, target, _ in moves:
@@ -57,14 +64,12 @@ def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> int:
             back = memory.queues.fault[target]
             if back and back[-1].tensor == leaver.tensor:
                 used[back[-1]] = used.get(back[-1], 0) - count
-    if len(arrivals) > 1:
-        repeats = MERGE_PAGES // max(arrivals.values())
-    else:
-        repeats = sys.maxsize if any(use > 0 for use in used.values()) else MERGE_PAGES
+    repeats = sys.maxsize if any(use > 0 for use in used.values()) else MERGE_PAGES
     for run, use in used.items():
         if run.count <= repeats * use:
             repeats = (run.count - 1) // use
-    return max(0, repeats)
+    at_once = MERGE_PAGES // max(arrivals.values()) if len(arrivals) > 1 else repeats
+    return max(0, repeats), at_once
 
 
 def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) -> int:
@@ -88,13 +93,32 @@ def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) 
     return max(0, min(limits))
 
 
-def past_alike(memory: Residency, moves: Sequence[Move]) -> bool:
-    """Return whether all that a batch did was to drop victims for arrivals, or send them to host memory.
+def in_turn(memory: Residency, moves: Sequence[Move]) -> int:
+    """Return the pages that go on to arrive as those of a batch did, which has to do with one queue alone.
 
-    None of these is needed, so that none has come back to the fault queues.
+    All that it did was to let victims make room for arrivals. None of these is needed, so that none has come
+    back to the fault queues. Pages of further runs arrive as those of one do where that queue is the only
+    one, nobody can tell that a run has come, and none joins earlier pages of its tensor.
     """
-    host, needed = memory.tiers[0], memory.needed
-    for _, _, _, victim, _, target, _ in moves:
-        if victim is None or (target and target != host) or victim.tensor in needed:
-            return False
-    return True
+    queue, needed, merging = moves[-1].queue, memory.needed, memory.recency.merging
+    if not queue or moves[0].queue is not queue:
+        return 0
+    for _, _, _, victim, _, _, _ in moves:
+        if victim is None or victim.tensor in needed:
+            return 0
+    head, is_fault = queue[0], queue is memory.queues.fault[moves[0].source]
+    if merging(head.tensor) not in (0, ANY_NUMBER):
+        return 0
+    if moves[0].demanded and not is_fault and head is not moves[0].run:
+        return 0  # what the kernel waits for may have come
+    pages, came = head.count, {head.tensor}
+    if memory.queues.count > 1 or memory.awaits or (head.tensor in needed and not is_fault):
+        return pages
+    for run in islice(queue, 1, _AHEAD):
+        tensor = run.tensor
+        is_awaited = tensor in needed and not is_fault
+        if tensor in came or is_awaited or (memory.idle[tensor] and merging(tensor)):
+            break
+        came.add(tensor)
+        pages += run.count
+    return pages

@@ -18,9 +18,8 @@ def fault_reason(place: str) -> StallReason:
 def reason_for_waiting(memory: Residency) -> StallReason:
     """Return what the waiting kernel waits for, the slowest kind first."""
     queues, needed = memory.queues, memory.needed
-    for place in memory.origins:
-        if queues.fault[place]:
-            return fault_reason(place.name)
+    if (place := memory.faults_from) is not None:
+        return fault_reason(place.name)
     if not memory.leaving.keys().isdisjoint(needed):
         return StallReason.EVICTION
     # Neither faults nor leaves what is needed: all of it that moves is fetched from tiers, or mapped.

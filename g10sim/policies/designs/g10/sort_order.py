@@ -32,7 +32,8 @@ def introsorted(
     shared = [0, *np.cumsum(counts > 1).tolist()]
     # An item goes with its rank in one number, so that ranks are compared by bounds.
     base = len(ranks)
-    codes = (ranks[list(items)] * base + np.array(items, dtype=np.int64)).tolist()
+    numbers = np.array(items, dtype=np.int64)
+    codes = (ranks[numbers] * base + numbers).tolist()
     ranges = [(0, len(codes), 2 * (len(codes).bit_length() - 1), 0, len(counts) - 1)]
     while ranges:
         first, last, partings, lowest, highest = ranges.pop()
@@ -46,7 +47,9 @@ def introsorted(
             pivot = codes[first] // base
             ranges.append((cut, last, partings, pivot, highest))
             last, highest = cut, pivot
-    return [code % base for code in sorted(codes, key=base.__rfloordiv__)]
+    parted = np.array(codes, dtype=np.int64)
+    found: list[int] = (parted[np.argsort(parted // base, kind="stable")] % base).tolist()
+    return found
 
 
 def _part_equal(codes: list[int], first: int, last: int) -> int:
