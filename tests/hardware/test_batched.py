@@ -373,6 +373,16 @@ def test_batches_that_bring_two_runs_in_are_jumped_until_one_has_come():
     assert bench.transfers.next_change() == INTERVAL * 999
 
 
+def test_runs_that_are_jumped_together_interleave_in_the_eviction_order():
+    bench = Bench([(40_000, HOST), (10_000, FLASH)])
+    bench.prefetch(0)
+    bench.prefetch(1)
+    bench.transfers.advance(INTERVAL * 206)
+    # Of 40 pages a batch 102 batches have 4,096 at most. The one that follows joins them.
+    rounds = [1, 1030, 0, 4120] * 2
+    assert list(bench.memory.order()) == [1, 10, 0, 40, *rounds]
+
+
 def test_time_goes_on_while_a_kernel_waits_for_faults_from_one_place():
     bench = Bench([(25, FLASH), (100, HOST), (100, HOST)])
     bench.demand(0, 1, 2)
