@@ -126,7 +126,7 @@ class Occupancy:
 
     def above(self, limit_bytes: float, first: int, stop: int) -> tuple[int, int] | None:
         """Return the first and the last kernel of a span with more than the limit, or None."""
-        found = np.flatnonzero(self._within(first, stop) > limit_bytes)
+        (found,) = (self._within(first, stop) > limit_bytes).nonzero()
         return (first + int(found[0]), first + int(found[-1])) if len(found) else None
 
     def within_from(self, limit_bytes: float, first: int, stop: int) -> int:
