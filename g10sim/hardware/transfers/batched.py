@@ -57,11 +57,11 @@ class BatchedTransfers(Transfers):
         self._write_pages = min(pages, pages * ssd.write_bandwidth // link)
         self._arrival_pages = pages * system.gpu.allocation_rate // link
         self._next = self._busy = self._repeats = self._changes = self.events = 0
-        self._host_before = self._at_once = self._together = 0
+        self._host_before = self._at_once = self._foreseen = 0
         self._moves: list[Move] = []
         self._previous: list[Move] = []
         self._stream: Move | None = None
-        """Take of each batch of a stream. Victims go to its target, or are dropped."""
+        """All that a batch of a stream brings in. Victims go to its target, or are dropped."""
         self._steady = self._attached = False
         self._stuck = True
 
@@ -155,10 +155,10 @@ class BatchedTransfers(Transfers):
 
     def _move_again(self, times: int) -> None:
         """Repeat the moves of the last batch that often: as many ``_at_once`` as may be, then one alone."""
-        pools, since = self._memory.pools, self._next
+        pools, since, done = self._memory.pools, self._next, self._foreseen - self._repeats
         while times:
-            count = min(times, self._at_once - self._together or 1)
-            self._together = 0 if self._together == self._at_once else self._together + count
+            count = min(times, self._at_once - done % (self._at_once + 1) or 1)
+            done += count
             times -= count
             end = since + (count - 1) * self.interval_cycles
             # Leavers of many batches would overfill a pool before the arrivals of the same batches empty it.
@@ -335,10 +335,11 @@ class BatchedTransfers(Transfers):
         is_roomy = self._host_pool.free > 2 * self._link_pages
         self._repeats = self._stream_repeats(is_roomy=is_roomy)
         if not self._repeats and ((self._steady and is_roomy) or are_alike(moves, previous)):
-            self._stream, self._together = None, 0
+            self._stream = None
             repeats, self._at_once = repeats_of_runs(self._memory, moves)
             if repeats and self._at_once:
                 self._repeats = min(repeats, repeats_in_room(self._memory, moves, self._link_pages))
+            self._foreseen = self._repeats
 
     def _stream_repeats(self, *, is_roomy: bool) -> int:
         """Batches in which runs of one queue go on to arrive while victims make room alike.

@@ -94,11 +94,12 @@ def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) 
 
 
 def in_turn(memory: Residency, moves: Sequence[Move]) -> int:
-    """Return the pages that go on to arrive as those of a batch did, which has to do with one queue alone.
+    """Return the pages of a queue that go on to arrive as those of a batch did.
 
-    All that it did was to let victims make room for arrivals. None of these is needed, so that none has come
-    back to the fault queues. Pages of further runs arrive as those of one do where that queue is the only
-    one, nobody can tell that a run has come, and none joins earlier pages of its tensor.
+    There are none unless that batch served one queue, and victims made room for all its pages. No victim is
+    needed, so that none has come back to the fault queues. Pages of further runs arrive as those of one do
+    where that queue is the only one, nobody can tell that a run has come, and none joins earlier pages of its
+    tensor.
     """
     queue, needed, merging = moves[-1].queue, memory.needed, memory.recency.merging
     if not queue or moves[0].queue is not queue:
