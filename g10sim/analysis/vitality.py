@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import compress, count, pairwise
 from typing import NamedTuple
 
 from g10sim.analysis.timeline import Integers
@@ -70,13 +70,21 @@ def each_inactive_period(trace: Trace) -> Iterator[InactivePeriod]:
     Uses after the death of a tensor (results that nothing reads) neither end nor begin a period. A
     persistent tensor that no kernel touches has none: it is not part of the iteration.
     """
-    num_kernels = len(trace.kernels)
     facts = zip(trace.lasting, trace.uses, trace.deaths, strict=True)
-    for tensor, (lasts, all_uses, death) in enumerate(facts):
-        uses = all_uses[: bisect_left(all_uses, death)]
-        for use, following in pairwise(uses):
+    for tensor, (lasts, uses, death) in enumerate(facts):
+        for use, following in pairwise(uses[: bisect_left(uses, death)]):
             if following > use + 1:
                 yield InactivePeriod(tensor, use + 1, following)
-        if lasts and uses and (uses[0] > 0 or uses[-1] < num_kernels - 1):
-            start = (uses[-1] + 1) % num_kernels
-            yield InactivePeriod(tensor, start, uses[0], wraps=True)
+        if lasts:
+            yield from _wrapped(tensor, uses, len(trace.kernels))
+
+
+def each_wrapped_period(trace: Trace) -> Iterator[InactivePeriod]:
+    """Yield the inactive periods that cross the border of the iteration, by tensor."""
+    for tensor in compress(count(), trace.lasting):
+        yield from _wrapped(tensor, trace.uses[tensor], len(trace.kernels))
+
+
+def _wrapped(tensor: int, uses: Sequence[int], num_kernels: int) -> Iterator[InactivePeriod]:
+    if uses and (uses[0] > 0 or uses[-1] < num_kernels - 1):
+        yield InactivePeriod(tensor, (uses[-1] + 1) % num_kernels, uses[0], wraps=True)

@@ -139,11 +139,12 @@ class Counts:
         target: Location,
         victim: Run | None = None,
         owner: Counts | None = None,
+        before: Iterable[Run] = (),
     ) -> None:
         """Let pages of a queued run arrive from ``source``, or leave for ``target`` where that is the GPU.
 
-        Arrivals take empty pages, or the room of as many pages of a ``victim``, which go to ``target``; the
-        victim lies in this memory unless it has another ``owner``.
+        Arrivals take empty pages, or the room of as many pages of a ``victim``, which go to ``target``, as
+        all pages of victims ``before`` it do; these lie in this memory unless they have another ``owner``.
         """
         self.door.enter()
         tensor = run.tensor
@@ -163,7 +164,11 @@ class Counts:
             if victim is None:
                 self.frames.free -= count
             else:
-                (owner or self)._make_way(victim, count, target)
+                there = owner or self
+                for gone in before:
+                    count -= gone.count
+                    there._make_way(gone, gone.count, target)
+                there._make_way(victim, count, target)
         if not run.count and queue and queue[0] is run:
             queue.popleft()
 

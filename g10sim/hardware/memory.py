@@ -212,8 +212,8 @@ class Residency(Counts):
             self.send(Run(tensor, count), target)
 
     def joins_last(self, tensor: int) -> bool:
-        """Return whether any number of pages that arrive join the last run of the eviction order."""
-        return self.recency.merging(tensor) == ANY_NUMBER
+        """Return whether any number of pages that arrive are, or join, the last run of the eviction order."""
+        return not self.idle[tensor] or self.recency.merging(tensor) == ANY_NUMBER
 
     def note_peak(self) -> None:
         """Remember the largest number of pages in use: of the GPU, by this job and by all, and of tiers."""

@@ -335,7 +335,7 @@ class Recency:
                 self._unfold(run)
                 continue
             left -= run.size if isinstance(run, Group) else 1
-            place += 1
+            place = self._gap.stop if place in self._gap else place + 1
             if run.count and run.tensor not in tensors and place < len(runs):
                 yield run
 

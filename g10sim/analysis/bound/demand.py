@@ -17,7 +17,7 @@ import numpy as np
 from g10sim.analysis.footprint import unmoved_bytes, working_set_bytes
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers, kernel_durations, prefix_sums
-from g10sim.analysis.vitality import InactivePeriod, each_inactive_period
+from g10sim.analysis.vitality import InactivePeriod, each_inactive_period, each_wrapped_period
 from g10sim.grouping import grouped
 from g10sim.trace.model import Trace
 
@@ -66,7 +66,7 @@ class Demand:
     @cached_property
     def wrapping(self) -> tuple[Period, ...]:
         """The periods that cross the border of the iteration, a few of what may be millions."""
-        return tuple(self._periods(found for found in each_inactive_period(self.trace) if found.wraps))
+        return tuple(self._periods(each_wrapped_period(self.trace)))
 
     def _periods(self, inactive: Iterable[InactivePeriod]) -> Iterator[Period]:
         trace, sizes = self.trace, self.sizes

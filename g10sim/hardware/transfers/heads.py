@@ -181,6 +181,30 @@ class Heads:
                 best, owner = run, neighbour
         return best, owner
 
+    def alike(self, flow: Flow, most: int) -> tuple[list[Run], int]:
+        """Return the victims that a flow uses up one after another, at one rate, and their pages that leave.
+
+        It is the only flow; what comes is, or joins, the last run of the eviction order. All but the last
+        leave whole, and that one, too, where ``most`` pages are fewer than may come.
+        """
+        site, run, pool, found = flow.lane.site, flow.run, flow.filled, list[Run]()
+        memory, rule, demanded = site.memory, site.victims, flow.rank == DEMAND
+        if site.is_fickle or site.copies_wait or not memory.joins_last(run.tensor):
+            return found, 0
+        coming = run.count if pool is None else min(run.count, pool.free)
+        left = total = min(most, coming)
+        for victim in rule.upcoming(memory, demanded):
+            tensor = victim.tensor
+            if left <= 0 or (victim.count > left and most < coming) or tensor == run.tensor:
+                break
+            if tensor in memory.needed or rule.is_worthless(tensor) == bool(flow.target):
+                break
+            if not demanded and rule.spares(run.tensor, tensor):
+                break
+            found.append(victim)
+            left -= victim.count
+        return found, total - max(0, left)
+
     def _destination(self, source: Location, wish: Location) -> Location | None:
         """Return where leaving pages find room, or the room that arrivals from ``source`` leave."""
         for place in self._spills[wish]:
@@ -224,12 +248,18 @@ def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_wa
         left = max(1, -(-(most * page_work - progress) // rate)) if rate else None
         if left is None or now + left > end:
             return Reached(now, changes, left, is_made=True)
-        now, changes, site.until = now + left, changes + 1, now + left
+        before: list[Run] = []
+        if victim is not None and victim.count < run.count and progress < page_work > rate:
+            alike, pages = heads.alike(flow, (progress + rate * (end - now)) // page_work)
+            if len(alike) > 1 and is_fault == (flow.rank == DEMAND):  # else others of its rank may come first
+                *before, victim = alike
+                room, left = pages, -(-(pages * page_work - progress) // rate)
+        now, changes, site.until = now + left, changes + 1 + len(before), now + left
         site.busy_cycles += left if site.is_busy else 0
         progress += rate * left
         pages = min(progress // page_work, room)
         progress -= pages * page_work
-        memory.commit(queue, run, pages, flow.source, flow.target, victim)
+        memory.commit(queue, run, pages, flow.source, flow.target, victim, memory, before)
         memory.note_peak()
         if memory.notes_arrivals:
             memory.reorder()
