@@ -211,8 +211,7 @@ class Recency:
 
     def retire(self, tensor: int) -> None:
         """Put every page of a tensor at the oldest end."""
-        count = self.pages(tensor)
-        self.remove(tensor)
+        count = self.remove(tensor)
         if not count:
             return
         if (chunk := self._chunks[tensor]) is not None:
@@ -230,13 +229,16 @@ class Recency:
         if self._scan is not None:
             self._scan += 1
 
-    def remove(self, tensor: int) -> None:
-        """Take out every page of a tensor."""
+    def remove(self, tensor: int) -> int:
+        """Take out every page of a tensor; return how many there were."""
+        count = 0
         if (group := self._group_of(tensor)) is not None:
-            group.lower(tensor, group.pages(tensor))
+            count = group.pages(tensor)
+            group.lower(tensor, count)
         for run in self._of[tensor]:
-            run.count = 0
+            count, run.count = count + run.count, 0
         self._of[tensor].clear()
+        return count
 
     def take(self, tensor: int, count: int) -> None:
         """Take out the oldest pages of a tensor, which has enough."""

@@ -64,8 +64,8 @@ class Migrator:
         self._recomputation, self._dying, self._stores = recomputation, dying, stores
         self._claims, self._sending = context.claims, context.sending
 
-    def perform(self, moves: Iterable[Move], *, are_planned: bool = True) -> None:
-        """Carry out moves of a plan, which name what exists, or of a reaction, in order.
+    def perform(self, moves: Iterable[Move], *, are_sound: bool = True) -> None:
+        """Carry out moves in order: those that ``are_sound``, as of a plan, name what exists.
 
         Raises PolicyError for an illegal one, and for one of a plug-in that fails.
         """
@@ -73,7 +73,7 @@ class Migrator:
         for move in moves:
             try:
                 if isinstance(move, Move) and kind in move.memories:
-                    flaw = None if are_planned else move.flaw(trace, tiers)
+                    flaw = None if are_sound else move.flaw(trace, tiers)
                     problem = flaw or move.check(self)
                 else:
                     problem = self._cannot(move)

@@ -74,6 +74,7 @@ class Reactions:
 
     def __init__(self, policy: Policy, view: View, migrator: Migrator) -> None:
         self._policy, self.view, self._migrator = policy, view, migrator
+        self._is_bundled = type(policy).__module__.startswith("g10sim.")
 
     def has(self, hook: str) -> bool:
         """Return whether the policy defines a hook."""
@@ -84,7 +85,7 @@ class Reactions:
         ask: Callable[[View], Iterable[Move]] = getattr(self._policy, hook)
         moves = self._asked(hook, lambda: moves_of(ask(self.view)))
         try:
-            self._migrator.perform(moves, are_planned=False)
+            self._migrator.perform(moves, are_sound=self._is_bundled)
         except PolicyError as error:
             raise PolicyError(f"{error}{place_of(self._policy, hook)}") from error
 

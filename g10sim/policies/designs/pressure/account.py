@@ -261,6 +261,7 @@ class Account:
     def forget(self, tensor: int) -> None:
         """Count a tensor out, alive or not."""
         self.put(tensor, 0, 0)
+        self.tier_of[tensor] = 0
         if self.alive[tensor]:
             self.alive[tensor] = False
             self._uses.remove(self.next[tensor])

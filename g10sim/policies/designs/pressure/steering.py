@@ -126,16 +126,15 @@ class Steering:
         """
         kernel, forecast, account = view.kernel, self._forecast, self._account
         gone, born = {*dead, *forecast.dropped[kernel]}, forecast.born[kernel]
-        changed: set[int] = set()
         self._shortage.start_kernel(kernel)
-        if kernel:
-            changed = set(filter(account.alive.__getitem__, forecast.needed[kernel - 1]))
-            account.use(changed, kernel - 1)
         for tensor in gone:
             account.forget(tensor)
             self._leaving.discard(tensor)
             self._coming.discard(tensor)
-        if not kernel:
+        if kernel:
+            changed = set(filter(account.alive.__getitem__, forecast.needed[kernel - 1]))
+            account.use(changed, kernel - 1)
+        else:
             self._division.start_iteration()
             changed = ({*forecast.lasting} - gone) | {*born}
             account.start_iteration(changed)
@@ -154,7 +153,7 @@ class Steering:
             # As nobody had to make room, what the kernel used is where it needed it.
             for tensor in self._coming.ways.keys() & changed:
                 self._coming.discard(tensor)
-            there, changed = set(filter(account.alive.__getitem__, changed)), set()
+            there, changed = changed, set()
             for tensor in there:
                 if account.here[tensor] < self._sizes[tensor]:
                     account.put(tensor, self._sizes[tensor], 0)
@@ -233,9 +232,9 @@ class Steering:
             is_easy = shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
         for tensor in filterfalse(shortage.added.__contains__, asked) if not is_easy else ():
             shortage.add(tensor, soon[tensor], sizes[tensor])
-        new = [*filterfalse(self._asked.__contains__, soon)]
-        if not new:
+        if len(asked) == len(soon):
             return
+        new = [*filterfalse(self._asked.__contains__, soon)]
         # What was discarded is room, too. What others take is looked for only where there is any.
         room, is_known = view.largest_hole_bytes if leaving else view.free_bytes, False
         for tensor in new:
