@@ -185,11 +185,13 @@ class Heads:
         """Return the victims that a flow uses up one after another, at one rate, and their pages that leave.
 
         It is the only flow; what comes is, or joins, the last run of the eviction order. All but the last
-        leave whole, and that one, too, where ``most`` pages are fewer than may come.
+        leave whole, and that one, too, where ``most`` pages are fewer than may come. None where victims may
+        be chosen otherwise meanwhile: for a prefetch that is demanded only as nothing else can move.
         """
         site, run, pool, found = flow.lane.site, flow.run, flow.filled, list[Run]()
         memory, rule, demanded = site.memory, site.victims, flow.rank == DEMAND
-        if site.is_fickle or site.copies_wait or not memory.joins_last(run.tensor):
+        is_fixed = not demanded or run.tensor in memory.needed
+        if not is_fixed or site.is_fickle or site.copies_wait or not memory.joins_last(run.tensor):
             return found, 0
         coming = run.count if pool is None else min(run.count, pool.free)
         left = total = min(most, coming)
@@ -251,7 +253,7 @@ def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_wa
         before: list[Run] = []
         if victim is not None and victim.count < run.count and progress < page_work > rate:
             alike, pages = heads.alike(flow, (progress + rate * (end - now)) // page_work)
-            if len(alike) > 1 and is_fault == (flow.rank == DEMAND):  # else others of its rank may come first
+            if len(alike) > 1:
                 *before, victim = alike
                 room, left = pages, -(-(pages * page_work - progress) // rate)
         now, changes, site.until = now + left, changes + 1 + len(before), now + left
