@@ -3,7 +3,7 @@
 from itertools import groupby
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from machines import machine
 from memories import FLASH, GPU, HOST, NONE, memory_of, moved
@@ -17,13 +17,20 @@ from g10sim.sim.accounts.recorder import check_conservation
 
 
 class OldestFirst:
-    """Victims by age; ``worthless`` tensors are dropped."""
+    """Victims by age, those that are needed only if not ``pinned``; ``worthless`` tensors are dropped."""
 
-    def __init__(self, worthless=(), *, asks_policy=False):
-        self.worthless, self.asks_policy = worthless, asks_policy
+    def __init__(self, worthless=(), *, asks_policy=False, pinned=True):
+        self.worthless, self.asks_policy, self.pinned = worthless, asks_policy, pinned
 
     def choose(self, memory, demanded):
-        return memory.recency.oldest_outside(memory.needed)
+        if not demanded and memory.protected:
+            return memory.recency.scan_outside(memory.protected)
+        return memory.recency.oldest_outside(memory.needed if self.pinned else ())
+
+    def upcoming(self, memory, demanded):
+        if not demanded and memory.protected:
+            return memory.recency.scan_ahead(memory.protected)
+        return memory.recency.oldest_ahead(memory.needed if self.pinned else ())
 
     def spares(self, coming, tensor):
         return coming == tensor
@@ -38,14 +45,14 @@ class OldestFirst:
 class Bench:
     """Transfers and the memory of one job per GPU; ``places`` gives each tensor (pages, place)."""
 
-    def __init__(self, system, *jobs, worthless=()):
+    def __init__(self, system, *jobs, worthless=(), pinned=True, is_watched=True):
         page = system.gpu.page_size
         door = Door()
         pools = [Pool(tier, page) for tier in system.all_tiers]
         self.host, self.flash = pools
         self.moves = []
         self.now = 0
-        self.transfers = FluidTransfers(system, pools, self.see, door=door)
+        self.transfers = FluidTransfers(system, pools, self.see if is_watched else None, door=door)
         self.memories = []
         for gpu, places in enumerate(jobs):
             pages = [count for count, _ in places]
@@ -53,8 +60,9 @@ class Bench:
             for tensor, (_, place) in enumerate(places):
                 if place != NONE:
                     memory.place(tensor, place)
+            memory.restart_peaks()
             self.memories.append(memory)
-            self.victims = OldestFirst(worthless)
+            self.victims = OldestFirst(worthless, pinned=pinned)
             self.transfers.attach(gpu, gpu, memory, self.victims)
 
     def see(self, moved, *rest):
@@ -554,3 +562,64 @@ def test_a_job_has_news_when_its_own_flows_or_rates_change():
         bench.memories[1].request_prefetch(0)
         transfers.changed({1}, others=False)
         assert transfers.news({0, 1}) == ({0, 1} if shared else {1})
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    residents=st.lists(st.integers(1, 12), min_size=3, max_size=8),
+    comers=st.lists(
+        st.tuples(st.integers(10, 70), st.sampled_from([HOST, FLASH, NONE])), min_size=1, max_size=3
+    ),
+    requests=st.lists(
+        st.tuples(
+            st.sampled_from(["demand", "demand", "prefetch", "prefetch", "evict", "protect"]),
+            st.sets(st.integers(0, 10), min_size=1, max_size=2),
+            st.one_of(st.integers(0, 400_000), st.just(3_000_000)),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    rates=st.tuples(*[st.sampled_from(["0.5 GB/s", "0.7 GB/s", "1 GB/s"])] * 3),
+    mapping=st.sampled_from(["1 GB/s", "10 TB/s"]),
+    rooms=st.tuples(st.integers(0, 6), st.one_of(st.integers(0, 30), st.just(1000))),
+    worthless=st.sets(st.integers(0, 10), max_size=3),
+    pinned=st.booleans(),
+    wait=st.sampled_from([None, None, 50_000_000]),
+)
+def test_what_nobody_watches_moves_alike(
+    residents, comers, requests, rates, mapping, rooms, worthless, pinned, wait
+):
+    """Several victims may leave in one step where nobody hears of each."""
+    places = [*comers, *((pages, GPU) for pages in residents)]
+    gpu, host = sum(residents) + rooms[0], sum(pages for pages, place in comers if place == HOST) + rooms[1]
+    read, write, pcie = rates
+    system = machine(gpu, host, read=read, write=write, pcie=pcie, mapping=mapping)
+    system = system.model_copy(update={"pcie": system.pcie.model_copy(update={"per_copy": wait})})
+    given = {"worthless": worthless, "pinned": pinned}
+    benches = [Bench(system, places, is_watched=is_watched, **given) for is_watched in (True, False)]
+    now = 0
+    for request, chosen, pause in requests:
+        tensors = sorted(tensor for tensor in chosen if tensor < len(places))
+        now += pause
+        for bench in benches:
+            if request == "demand":
+                bench.demand(*tensors)
+            elif request == "protect":
+                bench.memory.protect(frozenset(tensors))
+                bench.transfers.changed((0,))
+            for tensor in tensors:
+                if request == "prefetch":
+                    bench.prefetch(tensor)
+                elif request == "evict":
+                    bench.evict(tensor, HOST if tensor % 2 else FLASH)
+            bench.transfers.advance(now)
+        assert outcome(benches[0]) == outcome(benches[1])
+
+
+def outcome(bench):
+    """All that later moves depend on, and what happened so far."""
+    memory, transfers = bench.memory, bench.transfers
+    counts = memory.pages, memory.moving, memory.frames.free, bench.host.free, bench.flash.free
+    after = transfers.next_change(), transfers.state(0), memory.state(transfers.next_change() or 0)
+    done = memory.traffic.snapshot(), transfers.busy_cycles(0), transfers.events
+    return counts, memory.order(), memory.peaks, after, done

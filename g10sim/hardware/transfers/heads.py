@@ -185,8 +185,9 @@ class Heads:
         """Return the victims that a flow uses up one after another, at one rate, and their pages that leave.
 
         It is the only flow; what comes is, or joins, the last run of the eviction order. All but the last
-        leave whole, and that one, too, where ``most`` pages are fewer than may come. None where victims may
-        be chosen otherwise meanwhile: for a prefetch that is demanded only as nothing else can move.
+        leave whole, and that one, too, where ``most`` pages are fewer than may come; otherwise some of it
+        stay. None where victims may be chosen otherwise meanwhile: for a prefetch that is demanded only as
+        nothing else can move.
         """
         site, run, pool, found = flow.lane.site, flow.run, flow.filled, list[Run]()
         memory, rule, demanded = site.memory, site.victims, flow.rank == DEMAND
@@ -197,7 +198,8 @@ class Heads:
         left = total = min(most, coming)
         for victim in rule.upcoming(memory, demanded):
             tensor = victim.tensor
-            if left <= 0 or (victim.count > left and most < coming) or tensor == run.tensor:
+            too_many = victim.count > left if most < coming else victim.count == left
+            if left <= 0 or too_many or tensor == run.tensor:
                 break
             if tensor in memory.needed or rule.is_worthless(tensor) == bool(flow.target):
                 break
@@ -262,6 +264,9 @@ def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_wa
         pages = min(progress // page_work, room)
         progress -= pages * page_work
         memory.commit(queue, run, pages, flow.source, flow.target, victim, memory, before)
+        if before and victim is not None and victim.count:
+            # As after each of them: the eviction order goes on to the last.
+            site.victims.choose(memory, flow.rank == DEMAND)
         memory.note_peak()
         if memory.notes_arrivals:
             memory.reorder()
