@@ -149,7 +149,7 @@ class View:
 
     def is_whole(self, tensor: int) -> bool:
         """Return whether all of a tensor is on the GPU and not in transfer."""
-        return self.resident_bytes(tensor) == self.size_bytes(tensor)
+        return self._addresses.pages(tensor, self._idle) == self._pages[tensor]
 
     @property
     def whole_tensors(self) -> frozenset[int]:

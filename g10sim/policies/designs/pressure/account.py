@@ -41,10 +41,11 @@ class Order:
 
     def add(self, rank: int, tensor: int) -> None:
         """Add a tensor."""
-        if rank not in self._tensors:
-            self._tensors[rank] = []
+        if (tensors := self._tensors.get(rank)) is None:
+            self._tensors[rank] = [tensor]
             insort(self._ranks, rank)
-        insort(self._tensors[rank], tensor)
+        else:
+            insort(tensors, tensor)
 
     def remove(self, rank: int, tensor: int) -> None:
         """Remove a tensor that is there."""
