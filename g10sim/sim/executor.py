@@ -289,6 +289,7 @@ class JobRun:
             self._migrator.perform(self._delayed.hold(moves))
         if self._reacts:
             self._reactions.react("on_kernel_start")
+        memory.reclaim(self._tensors[kernel])  # what was freed before the kernel makes it
         if self._behaviour.recency == "use":
             memory.touch(*self._tensors[kernel])
 

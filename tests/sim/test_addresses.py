@@ -52,6 +52,13 @@ def test_addresses_are_touched_for_the_first_time_once():
     assert [record.page_faults for record in pooled.iterations] == [2, 0]
 
 
+def test_what_is_freed_just_before_a_kernel_writes_it_is_kept():
+    trace = trace_of({"a": 2, "w*": 3}, [(5000, "", "a"), (9000, "w", ""), (5000, "a", "")])
+    freed = simulate(trace, machine(gpu_pages=4), FollowPlan(moves=[(0, 0, NONE)]), POOLED, iterations=4)
+    assert traffic(freed) == traffic(simulate(trace, machine(gpu_pages=4), BaseUvm(), POOLED, iterations=4))
+    assert traffic(freed) == (2000, 2000)
+
+
 def test_unified_memory_moves_what_is_dead():
     records = simulate(DEAD_IN_THE_WAY, machine(gpu_pages=4), BaseUvm(), POOLED, iterations=4)
     # b pushes out all of the dead a, and in the next iteration a pushes out two pages of the dead b.

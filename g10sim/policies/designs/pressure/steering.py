@@ -208,7 +208,7 @@ class Steering:
         kernel, forecast = view.kernel, self._forecast
         later = kernel + 1
         # Other tensors may have had their addresses until now.
-        yield from map(Fetch, filterfalse(view.is_whole, forecast.born[kernel]))
+        yield from map(Fetch, forecast.born[kernel])
         soon: dict[int, int] = {}
         for birth, born in enumerate(forecast.born[later : later + self._settings.births], later):
             for tensor in born:
