@@ -99,6 +99,11 @@ def is_own(file: str) -> bool:
     return not file.startswith((_PACKAGE, get_path("stdlib"), "<")) and "site-packages" not in file
 
 
+def is_bundled(module: str) -> bool:
+    """Return whether a module comes with g10sim, by its name."""
+    return module.startswith("g10sim.")
+
+
 class InvariantError(G10SimError):
     """A simulator invariant does not hold: a defect of g10sim, never of its input."""
 

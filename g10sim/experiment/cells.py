@@ -15,7 +15,7 @@ from typing import Any, Literal
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import G10SimError, PolicyError, TraceError, is_raised_by_plug_in, own_lines
+from g10sim.errors import G10SimError, PolicyError, TraceError, is_bundled, is_raised_by_plug_in, own_lines
 from g10sim.experiment.program import program
 from g10sim.experiment.reads import Now, reads
 from g10sim.experiment.store import CellStore
@@ -111,7 +111,7 @@ class Cell:
     def plug_in(self) -> str:
         """Name of the module of the policy if it is a plug-in; nothing for one that comes with g10sim."""
         module = registry.module_of(self.policy["name"])
-        return "" if module.startswith("g10sim.") else module
+        return "" if is_bundled(module) else module
 
     @property
     def copies_tensors(self) -> bool:

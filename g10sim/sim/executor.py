@@ -64,7 +64,8 @@ class JobRun:
         self._slower = StallReason.COPY_CONTENTION if slowed else StallReason.COMPUTE_SHARING
         self._in_place = InPlace(context)
         self._moves = moves_by_kernel(context.plan, trace, machine.tiers)
-        self._reactions = Reactions(context.policy, self._view, self._migrator)
+        is_checked = machine.checker is not None
+        self._reactions = Reactions(context.policy, self._view, self._migrator, is_checked=is_checked)
         self._reacts = self._reactions.has("on_kernel_start")
         self._reacts_at_end = self._reactions.has("on_kernel_end")
         self._replans = self._reactions.has("on_iteration_start")

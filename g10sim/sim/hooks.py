@@ -12,7 +12,7 @@ from itertools import pairwise
 from traceback import walk_tb
 from typing import TypeVar
 
-from g10sim.errors import G10SimError, PolicyError, is_own, not_found, own_lines
+from g10sim.errors import G10SimError, PolicyError, is_bundled, is_own, not_found, own_lines
 from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Policy, PolicyView
@@ -103,7 +103,7 @@ def _advice(policy: Policy, hook: str, error: BaseException) -> str:
 
 def _meant(error: BaseException) -> str:
     """Name the attribute that was meant, or the question of the view and what it is asked with."""
-    if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("g10sim."):
+    if isinstance(error, AttributeError) and is_bundled(type(error.obj).__module__):
         return not_found(error.name, (name for name in dir(error.obj) if not name.startswith("_")))
     called = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
     for caller, code in pairwise(called):

@@ -595,8 +595,8 @@ def test_what_nobody_watches_moves_alike(
     read, write, pcie = rates
     system = machine(gpu, host, read=read, write=write, pcie=pcie, mapping=mapping)
     system = system.model_copy(update={"pcie": system.pcie.model_copy(update={"per_copy": wait})})
-    given = {"worthless": worthless, "pinned": pinned}
-    benches = [Bench(system, places, is_watched=is_watched, **given) for is_watched in (True, False)]
+    rule = {"worthless": worthless, "pinned": pinned}
+    benches = [Bench(system, places, is_watched=is_watched, **rule) for is_watched in (True, False)]
     now = 0
     for request, chosen, pause in requests:
         tensors = sorted(tensor for tensor in chosen if tensor < len(places))

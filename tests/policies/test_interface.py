@@ -246,6 +246,11 @@ def test_planner_that_raises_is_named():
     assert refusal(Raises()).startswith("policy 'raises': plan raised ZeroDivisionError: ")
 
 
+def test_moves_of_bundled_designs_are_looked_at_where_a_run_is_checked(monkeypatch):
+    monkeypatch.setattr(Acts, "__module__", "g10sim.policies.designs.acts")
+    assert "found unknown tensor 4; allowed: 0 to 3" in refusal(Acts(actions={2: [Fetch(4)]}))
+
+
 def test_errors_of_the_package_pass_through_hooks_unchanged():
     class Refuses(Policy):
         """Says itself what is wrong."""

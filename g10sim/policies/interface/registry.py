@@ -18,6 +18,7 @@ from g10sim.errors import (
     ConfigError,
     PolicyError,
     choices_text,
+    is_bundled,
     is_raised_by_plug_in,
     nearest,
     not_found,
@@ -251,7 +252,7 @@ def _public(names: Iterable[str]) -> list[str]:
 def _own_names(cls: type, base: type) -> list[str]:
     """Return the public names that a class and its bases up to ``base`` define outside g10sim."""
     above = cls.__mro__[: cls.__mro__.index(base)]
-    bases = (one for one in above if not one.__module__.startswith("g10sim."))
+    bases = (one for one in above if not is_bundled(one.__module__))
     return _public(dict.fromkeys(name for one in bases for name in vars(one)))
 
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from g10sim.config.tiers import Tier
-from g10sim.errors import PolicyError, choices_text
+from g10sim.errors import PolicyError, choices_text, is_bundled
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.runs import Run
 from g10sim.policies.interface.contract import Move
@@ -70,11 +70,14 @@ class NamedTensors:
 
 
 class Reactions:
-    """Hooks of one job's policy; those that it does not define are never asked."""
+    """Hooks of one job's policy; those that it does not define are never asked.
 
-    def __init__(self, policy: Policy, view: View, migrator: Migrator) -> None:
+    Moves of bundled designs name what exists: that is only looked at if the run ``is_checked``.
+    """
+
+    def __init__(self, policy: Policy, view: View, migrator: Migrator, *, is_checked: bool) -> None:
         self._policy, self.view, self._migrator = policy, view, migrator
-        self._is_bundled = type(policy).__module__.startswith("g10sim.")
+        self._are_sound = is_bundled(type(policy).__module__) and not is_checked
 
     def has(self, hook: str) -> bool:
         """Return whether the policy defines a hook."""
@@ -85,7 +88,7 @@ class Reactions:
         ask: Callable[[View], Iterable[Move]] = getattr(self._policy, hook)
         moves = self._asked(hook, lambda: moves_of(ask(self.view)))
         try:
-            self._migrator.perform(moves, are_sound=self._is_bundled)
+            self._migrator.perform(moves, are_sound=self._are_sound)
         except PolicyError as error:
             raise PolicyError(f"{error}{place_of(self._policy, hook)}") from error
 
