@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, compress, pairwise
+from itertools import accumulate, chain, compress, count, pairwise
 from math import inf
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
@@ -25,17 +25,6 @@ _UNLIMITED_PAGES = 2**53
 _KEPT = 2
 """Maps that a process keeps: cells of one trace come one after another."""
 Sides: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-class _Stay(NamedTuple):
-    """A tensor's block from the start of kernel ``birth`` on; ``birth`` is -1 for a persistent tensor.
-
-    The block has what rounding adds, too.
-    """
-
-    tensor: int
-    birth: int
-    block: Block
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +65,13 @@ def address_map(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPo
 
 
 def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec) -> AddressMap:
-    dying = released_after(trace)
-    stays, chunks = _steady_stays(trace, dying, page_bytes, spec)
-    pages = trace.page_sizes(page_bytes)
-    spans = [(stay.block.start, stay.block.start + pages[stay.tensor]) for stay in stays]
+    dying, pages = released_after(trace), trace.page_sizes(page_bytes)
+    kept = [*compress(count(), trace.lasting)]
+    born = _born(trace, kept, dying)
+    tenants = array("q", chain(kept, chain.from_iterable(born)))
+    pool = CachingPool(_UNLIMITED_PAGES, page_bytes, spec)
+    placed = zip(_steady_blocks(pool, kept, born, dying, pages), tenants, strict=True)
+    spans = [(start, start + pages[tensor]) for (start, _), tensor in placed]
     known = dict.fromkeys(spans)
     cuts = sorted(set(chain.from_iterable(known)))
     index = {cut: number for number, cut in enumerate(cuts)}
@@ -87,26 +79,33 @@ def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec
     for start, end in known:
         is_used[index[start] : index[end]] = bytes([True]) * (index[end] - index[start])
     blocks = [Block(start, end - start) for start, end in compress(pairwise(cuts), is_used)]
-    number_of = [0, *accumulate(is_used)]
-    found = {
-        (start, end): tuple(range(number_of[index[start]], number_of[index[end]])) for start, end in known
-    }
+    number_at = dict(zip(cuts, accumulate(is_used[:-1], initial=0), strict=True))
+    found = {span: tuple(range(number_at[span[0]], number_at[span[1]])) for span in known}
     ranges = [found[span] for span in spans]
-    births = [stay.birth for stay in stays]  # ascending
-    born = [bisect_left(births, kernel) for kernel in range(len(trace.kernels) + 1)]
-    sides = _sides(trace, [stay.tensor for stay in stays], ranges, born)
+    first_born = array("q", accumulate(map(len, born), initial=len(kept)))
+    sides = _sides(trace, tenants, ranges, first_born)
     touched = {one: tuple(dict.fromkeys(chain(*one))) for one in sides}
     return AddressMap(
         ranges=ranges,
-        tenants=array("q", (stay.tensor for stay in stays)),
-        born=array("q", born),
+        tenants=tenants,
+        born=first_born,
         sides=sides,
         touched=[touched[one] for one in sides],
         dying=dying,
         trace=_mapped(trace, blocks, page_bytes, sides),
-        chunks=_shared_chunks(blocks, chunks, max(1, chunk_bytes // page_bytes)),
+        chunks=_shared_chunks(blocks, pool.chunks, max(1, chunk_bytes // page_bytes)),
         num_tensors=len(trace.tensors),
     )
+
+
+def _born(trace: Trace, kept: Iterable[int], dying: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Return the tensors that get blocks when each kernel starts, next to those that are kept."""
+    alive, found = set(kept), []
+    for tensors, dead in zip(named(trace.kernels, attrgetter("tensors")), dying, strict=True):
+        found.append(tuple([tensor for tensor in tensors if tensor not in alive]))
+        alive.update(found[-1])
+        alive.difference_update(dead)
+    return found
 
 
 def _sides(
@@ -144,39 +143,36 @@ def _touching(sides: Sequence[Sides], kernel: Kernel) -> Kernel:
     return kernel.with_tensors(*sides[kernel.id], kernel.id)
 
 
-def _steady_stays(
-    trace: Trace, dying: Sequence[Sequence[int]], page_bytes: int, spec: CachingPoolSpec
-) -> tuple[list[_Stay], list[Block]]:
-    """Return every block of an iteration whose addresses repeat, and the allocator's chunks."""
-    pool, pages = CachingPool(_UNLIMITED_PAGES, page_bytes, spec), trace.page_sizes(page_bytes)
+def _steady_blocks(
+    pool: CachingPool,
+    kept: Iterable[int],
+    born: Sequence[Iterable[int]],
+    dying: Sequence[Iterable[int]],
+    pages: Sequence[int],
+) -> list[Block]:
+    """Return every block of an iteration whose addresses repeat, with what rounding adds; the kept first."""
 
-    def stay(tensor: int, birth: int) -> _Stay:
+    def placed(tensor: int) -> Block:
         pool.allocate(tensor, pages[tensor], best_fit)
-        return _Stay(tensor, birth, pool.block(tensor))
+        return pool.block(tensor)
 
-    kept = [stay(tensor, -1) for tensor, lasts in enumerate(trace.lasting) if lasts]
-    stays: list[_Stay] = []
-    grown = -1
+    lasting, blocks, grown = [*map(placed, kept)], list[Block](), -1
     for _ in range(_MOST_ITERATIONS):
-        before, stays, reserved = stays, [], pool.chunk_pages
-        for kernel, tensors in enumerate(named(trace.kernels, attrgetter("tensors"))):
+        before, blocks, reserved = blocks, [], pool.chunk_pages
+        for kernel, tensors in enumerate(born):
             chunk_pages = pool.chunk_pages
-            stays += [stay(tensor, kernel) for tensor in tensors if tensor not in pool]
+            blocks += map(placed, tensors)
             for tensor in dying[kernel]:
                 pool.release(tensor)
             if pool.chunk_pages > chunk_pages:
                 grown = kernel
-            elif kernel == grown and chunk_pages == reserved and _are_where(before[: len(stays)], pool):
-                return [*kept, *stays, *before[len(stays) :]], pool.chunks  # the rest comes as it came before
+            elif kernel == grown and chunk_pages == reserved:
+                there = dict(zip(chain.from_iterable(born[: kernel + 1]), before, strict=False))
+                if all(there.get(tensor, block) == block for tensor, block in pool.blocks.items()):
+                    return [*lasting, *blocks, *before[len(blocks) :]]  # the rest comes as it came before
         if pool.chunk_pages == reserved:  # all is free again that was before: the next iteration is the same
             break
-    return [*kept, *stays], pool.chunks
-
-
-def _are_where(stays: Sequence[_Stay], pool: CachingPool) -> bool:
-    """Return whether what still has a block of the latest stays has the same one now."""
-    latest = {stay.tensor: stay.block for stay in stays}
-    return all(pool.block(tensor) == block for tensor, block in latest.items() if tensor in pool)
+    return [*lasting, *blocks]
 
 
 def _shared_chunks(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: int) -> list[range]:
@@ -340,7 +336,8 @@ class PooledAddresses(OwnAddresses):
 
     def pages(self, tensor: int, counts: Sequence[int]) -> int:
         """Return the pages at the ranges that are open to a tensor, by the counts of some place."""
-        total = 0
-        for place in self._now[tensor] if tensor in self._alive else self.open_to(tensor):
-            total += counts[place]
+        owner, alive, total = self._owner, self._alive, 0
+        for place in self._now[tensor]:
+            if (tenant := owner[place]) == tensor or tenant not in alive:
+                total += counts[place]
         return total

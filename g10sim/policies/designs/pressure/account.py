@@ -207,6 +207,10 @@ class Shortage:
         levels = self._levels[kernel:stop]
         return starts[2:], np.maximum.reduceat(levels, starts)[2:]
 
+    def worst_soon(self) -> int:
+        """Return what the worse of this kernel and the next one lacks."""
+        return max(self._level_of[self._kernel], self._level_of[self._kernel + 1])
+
     def of_next(self) -> int:
         """Return what the next kernel lacks."""
         return self._level_of[self._kernel + 1]

@@ -227,7 +227,7 @@ class Division:
         sharing = [tier for tier in roomy if shares[tier] > 0] or roomy
         if len(sharing) > 1:
             sharing.sort(key=_with_next(self._debts, shares, size_bytes).__getitem__, reverse=True)
-        if sharing and self._shortage.worst(2) + queues.queued_but_for(sharing[0]) > 0:
+        if sharing and self._shortage.worst_soon() + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
         idle = queues.idle_tiers()
         if not any(tier in idle for tier in sharing):

@@ -151,13 +151,14 @@ class Steering:
         gone = self._leaving.follow(view.in_transfer_bytes)
         if kernel and self._forecast.on_gpu[kernel - 1] and not self._named:
             # As nobody had to make room, what the kernel used is where it needed it.
-            for tensor in self._coming.ways.keys() & changed:
-                self._coming.discard(tensor)
-            there, changed = changed, set()
+            there = changed
             for tensor in there:
+                self._coming.discard(tensor)
                 if account.here[tensor] < self._sizes[tensor]:
                     account.put(tensor, self._sizes[tensor], 0)
-        for tensor in (*changed, *gone, *(self._leaving.ways if self._named else ())):
+        else:
+            gone += changed
+        for tensor in (*gone, *(self._leaving.ways if self._named else ())):
             self._has_moved(view, tensor)
         self._coming.follow(partial(self._has_moved, view))
         if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
@@ -279,7 +280,7 @@ class Steering:
                 queued = [self._leaving.queued[tier] for tier in range(len(free))]
                 queues = Queues(machine, free, cycles + self._settings.backlog_cycles, queued)
                 self._division.start_kernel(kernel, queues)
-            if shortage.worst(2) + queues.queued_bytes <= 0:
+            if shortage.worst_soon() + queues.queued_bytes <= 0:
                 if not queues.idle_tiers():
                     return
                 wanted = self._wanted(view, cycles) if wanted is None else wanted
