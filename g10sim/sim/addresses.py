@@ -79,7 +79,7 @@ def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec
     for start, end in known:
         is_used[index[start] : index[end]] = bytes([True]) * (index[end] - index[start])
     blocks = [Block(start, end - start) for start, end in compress(pairwise(cuts), is_used)]
-    number_at = dict(zip(cuts, accumulate(is_used[:-1], initial=0), strict=True))
+    number_at = dict(zip(cuts, accumulate(is_used, initial=0), strict=False))
     found = {span: tuple(range(number_at[span[0]], number_at[span[1]])) for span in known}
     ranges = [found[span] for span in spans]
     first_born = array("q", accumulate(map(len, born), initial=len(kept)))

@@ -146,9 +146,10 @@ class Fabric:
         elif failed is None:
             now = self.clock.cycle
             self._share_anew(now)
-            self._timer = None
             if self._waiting or self._watch is not None:
-                self._arm(self._look(now))
+                self._arm(is_needed=self._look(now))
+            else:
+                self._timer = None
         self._depth -= 1
         self._door.is_open = self._depth > 0
 
@@ -195,22 +196,30 @@ class Fabric:
         self._door.is_open = True
         now = self.clock.cycle
         self.transfers.advance(now, ())
-        change = self._look(now)
-        while nobody_acts and change is not None and self.clock.skip_to(change):
-            if self._watch is None and len(self._alone) == len(self._waiting):
-                self.clock.skip_to(self.transfers.follow(change, self.clock.last_quiet))
-            else:
-                self.transfers.advance(change, ())
-            change = self._look(self.clock.cycle)
-        self._arm(change)
+        is_watched = self._look(now)
+        while nobody_acts and is_watched and (change := self._go_on()) is not None:
+            self.clock.skip_to(change)
+            is_watched = self._look(change)
+        self._arm(is_needed=is_watched)
         self._depth -= 1
         self._door.is_open = self._depth > 0
 
-    def _arm(self, change: int | None) -> None:
-        """Set the timer for a cycle, or for none."""
-        self._timer = None
-        if change is not None:
-            self._timer = Timer(self.clock, Phase.TRANSFERS, change - self.clock.cycle, self._ring)
+    def _go_on(self) -> int | None:
+        """Advance transfers to the next change that those who wait may see; None: an event comes before."""
+        last = self.clock.last_quiet
+        if self._watch is None and len(self._alone) == len(self._waiting):
+            return self.transfers.follow(last)
+        change = self.transfers.next_change()
+        if change is None or change > last:
+            return None
+        self.transfers.advance(change, ())
+        return change
+
+    def _arm(self, *, is_needed: bool) -> None:
+        """Set the timer for the next change, if it ``is_needed`` and there is one."""
+        now = self.clock.cycle
+        change = self.transfers.next_change(now) if is_needed else None
+        self._timer = None if change is None else Timer(self.clock, Phase.TRANSFERS, change - now, self._ring)
 
     def _share_anew(self, now: int) -> None:
         """Let room be used and links be shared as memory is now."""
@@ -228,8 +237,8 @@ class Fabric:
             found += self._waiting.keys() - alone.values()
         return sorted(found) if len(found) > 1 else found
 
-    def _look(self, now: int) -> int | None:
-        """Wake those whose wait is over; return the next change that others wait for.
+    def _look(self, now: int) -> bool:
+        """Wake those whose wait is over; return whether anybody waits, or watches what moves.
 
         Who looks may change memory; links are shared again before the next one looks.
         """
@@ -250,6 +259,4 @@ class Fabric:
             self._share_anew(now)
         if self._watch is not None:
             self._watch()
-        elif not self._waiting:
-            return None
-        return self.transfers.next_change(now)
+        return bool(self._waiting) or self._watch is not None

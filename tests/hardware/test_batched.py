@@ -387,16 +387,16 @@ def test_time_goes_on_while_a_kernel_waits_for_faults_from_one_place():
     bench = Bench([(25, FLASH), (100, HOST), (100, HOST)])
     bench.demand(0, 1, 2)
     # The third batch brings the last page from the SSD, the fourth the rest from host memory.
-    assert bench.transfers.follow(0, last=10 * INTERVAL) == 2 * INTERVAL
-    change = bench.transfers.next_change()
-    assert bench.transfers.follow(change, last=10 * INTERVAL) == 4 * INTERVAL
+    assert bench.transfers.follow(last=10 * INTERVAL) == 2 * INTERVAL
+    assert bench.transfers.follow(last=10 * INTERVAL) == 4 * INTERVAL
     assert moved(bench.memory) == (25, 0, 200, 0)
 
 
 def test_time_goes_on_no_further_than_others_let_it():
     bench = Bench([(100, HOST)] * 4)
     bench.demand(0, 1, 2, 3)
-    assert bench.transfers.follow(0, last=3 * INTERVAL) == 3 * INTERVAL
+    assert bench.transfers.follow(last=3 * INTERVAL) == 3 * INTERVAL
+    assert bench.transfers.follow(last=4 * INTERVAL - 1) is None
 
 
 def test_parts_of_a_jump_past_victims_are_told_batch_by_batch():

@@ -121,17 +121,16 @@ class BatchedTransfers(Transfers):
                 self._form_batch()
                 self._next += self.interval_cycles
 
-    def follow(self, change: int, last: int) -> int:
+    def follow(self, last: int) -> int | None:
         """Advance to a change, and past those after which a kernel still waits for faults from one place."""
-        place = self._memory.faults_from
-        self.advance(change)
-        while place is not None and self._memory.faults_from is place:
-            coming = self.next_change()
-            if coming is None or coming > last:
-                break
-            change = coming
+        place, reached, change = self._memory.faults_from, None, self.next_change()
+        while change is not None and change <= last:
             self.advance(change)
-        return change
+            reached = change
+            if place is None or self._memory.faults_from is not place:
+                break
+            change = self.next_change()
+        return reached
 
     def demand(self, job: int, tensor: int) -> None:
         """Put every page of a tensor that is not on the GPU nor in transfer on the fault queues."""

@@ -239,19 +239,27 @@ class FluidTransfers(Transfers):
         if self._sites.alone is None:
             self._count(self._sites.by_job if jobs is None else jobs)
 
-    def follow(self, change: int, last: int) -> int:
+    def follow(self, last: int) -> int | None:
         """Advance to a change, and past those after it that nobody who waits can see; return the cycle."""
+        since = self._now
         self._go_on(last, is_watched=True)
-        self.advance(change, ())
+        if self._now == since:
+            change = self.next_change()
+            if change is None or change > last:
+                return None
+            self.advance(change, ())
         return self._now
 
     def _go_on(self, end: int, *, is_watched: bool = False) -> None:
-        """Let time go on up to a cycle where the only job has no flow, or one and nothing else moves."""
+        """Let time go on up to a cycle where the only job has no flow, or one and nothing else moves.
+
+        If it ``is_watched``, it only goes on with flows.
+        """
         if (site := self._sites.alone) is None or not self._is_plain or self._messages:
             return
         self._share()
         if not site.flows:
-            self._now = end
+            self._now = self._now if is_watched else end
         elif is_alone(site):
             found = go_on(site, self._heads, self._page_work, self._now, end, is_watched=is_watched)
             self._now, self._is_shared, self._changes = found.now, found.is_made, self._door.changes

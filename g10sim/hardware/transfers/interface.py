@@ -107,10 +107,11 @@ class Transfers(Protocol):
         What concerns no other job may be counted later, unless it is one of these ``jobs`` (None: all).
         """
 
-    def follow(self, change: int, last: int) -> int:
-        """Advance to a change, and past those after it that nobody who waits can see; return the cycle."""
-        self.advance(change, ())
-        return change
+    def follow(self, last: int) -> int | None:
+        """Advance to a change, and past those after it that nobody who waits can see; return the cycle.
+
+        None where the next change comes after the cycle ``last``, or never.
+        """
 
     def demand(self, job: int, tensor: int) -> None:
         """Put every page of a job's tensor that is not on the GPU nor in transfer on the fault queues."""
