@@ -108,7 +108,9 @@ def test_the_peak_of_host_memory_counts_every_page(pages, behaviour):
 @pytest.mark.parametrize(("look_ahead", "spared"), [(1, {0}), (2, {0, 1}), (3, {0, 1, 2}), (9, {0, 1, 2})])
 def test_deepum_spares_the_kernels_before_the_one_that_it_prefetches_for(look_ahead, spared):
     trace = trace_of({"x*": 1, "y*": 1, "u*": 1}, [(1000, "x", ""), (1000, "y", ""), (1000, "u", "")])
-    protect, *fetches = DeepUm(look_ahead=look_ahead).on_kernel_start(SimpleNamespace(trace=trace, kernel=0))
+    protect, *fetches = DeepUm(look_ahead=look_ahead).on_kernel_start(
+        SimpleNamespace(trace=trace, job=0, kernel=0)
+    )
     assert protect == Protect(frozenset(spared))
     assert fetches == [Fetch(look_ahead % 3)]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain, count, islice
+from operator import attrgetter
 from pathlib import Path
 
 from g10sim.grouping import grouped
@@ -13,12 +16,23 @@ from g10sim.policies.interface.parameters import Declared, PlanFile, parameter
 from g10sim.policies.interface.plan_format import load_plan
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.hash_order import hash_order
+from g10sim.trace.model import Trace
+from g10sim.trace.repetition import named
 
 
 @lru_cache(maxsize=8)
 def _orders(path: str) -> dict[int, list[int]]:
     moves = load_plan(Path(path)).moves
     return grouped((planned.kernel, tensor) for planned in moves for tensor in planned.move.subjects())
+
+
+def _windows(trace: Trace, look_ahead: int) -> Iterator[tuple[frozenset[int], tuple[int, ...]]]:
+    """Yield for each kernel the tensors of that many from it on, and those of the next one after them."""
+    later = chain.from_iterable(named(trace.kernels, attrgetter("tensors")) for _ in count())
+    window = deque(islice(later, look_ahead), look_ahead)
+    for following in later:
+        yield frozenset(chain.from_iterable(window)), following
+        window.append(following)
 
 
 @register_policy
@@ -56,14 +70,17 @@ class DeepUm(Declared, Policy):
         """Return DeepUM+ with the published order of prefetches."""
         return cls(order_file=str(path))
 
+    def _set_up(self) -> None:
+        self._ahead: dict[int, Iterator[tuple[frozenset[int], tuple[int, ...]]]] = {}
+
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Prefetch for the kernel ``look_ahead`` later; protect those up to it."""
-        kernels, now = view.trace.kernels, view.kernel
-        ahead = range(now, now + min(self.look_ahead, len(kernels)))
-        window = frozenset[int]().union(*[kernels[step % len(kernels)].tensors for step in ahead])
+        if view.kernel == 0:
+            self._ahead[view.job] = _windows(view.trace, self.look_ahead)
+        window, following = next(self._ahead[view.job])
         if self.order_file is None:
-            order = hash_order(kernels[(now + self.look_ahead) % len(kernels)].tensors)
+            order = hash_order(following)
         else:
-            given = _orders(self.order_file).get(now, ())
+            given = _orders(self.order_file).get(view.kernel, ())
             order = tuple(map(view.trace.ids_of_given.__getitem__, given))
         return (Protect(window), *map(Fetch, order))
