@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Hashable
 from itertools import islice
 from typing import Generic, TypeAlias, TypeVar
@@ -22,7 +22,7 @@ class Transfers(Generic[_Way]):
     def __init__(self) -> None:
         self.ways: dict[int, _Way] = {}
         self.queued = defaultdict[_Way, int](int)
-        self._queues = defaultdict[_Way, dict[int, int]](dict)
+        self._queues = defaultdict[_Way, OrderedDict[int, int]](OrderedDict)
 
     @property
     def total_bytes(self) -> int:
