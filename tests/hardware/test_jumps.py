@@ -4,11 +4,13 @@ import pytest
 from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool, memory_of
 
 from g10sim.hardware.runs import Run
-from g10sim.hardware.transfers.jumps import Move, repeats_in_room
+from g10sim.hardware.transfers.jumps import BatchMove, repeats_in_room
 
 
 def move(memory, source, count, target, victim=None):
-    return Move(memory.queues.prefetch[HOST], source, Run(0, 1000), victim, count, target, demanded=False)
+    return BatchMove(
+        memory.queues.prefetch[HOST], source, Run(0, 1000), victim, count, target, demanded=False
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Door
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule, report
-from g10sim.hardware.transfers.jumps import Move, are_alike, in_turn, repeats_in_room, repeats_of_runs
+from g10sim.hardware.transfers.jumps import BatchMove, are_alike, in_turn, repeats_in_room, repeats_of_runs
 from g10sim.records import Location
 from g10sim.units import format_rate
 
@@ -58,9 +58,9 @@ class BatchedTransfers(Transfers):
         self._arrival_pages = pages * system.gpu.allocation_rate // link
         self._next = self._busy = self._repeats = self._changes = self.events = 0
         self._host_before = self._at_once = self._foreseen = 0
-        self._moves: list[Move] = []
-        self._previous: list[Move] = []
-        self._stream: Move | None = None
+        self._moves: list[BatchMove] = []
+        self._previous: list[BatchMove] = []
+        self._stream: BatchMove | None = None
         """All that a batch of a stream brings in. Victims go to its target, or are dropped."""
         self._steady = self._attached = False
         self._stuck = True
@@ -174,7 +174,7 @@ class BatchedTransfers(Transfers):
                 pool.take(0)
             since = end + self.interval_cycles
 
-    def _let_in(self, stream: Move, times: int) -> None:
+    def _let_in(self, stream: BatchMove, times: int) -> None:
         """Let the pages of that many batches arrive, past one victim after another."""
         queue, source, _, _, quota, way, demanded = stream
         memory, victims, done, pages = self._memory, self._victims, 0, quota * times
@@ -187,10 +187,10 @@ class BatchedTransfers(Transfers):
             target = NONE if victims.is_worthless(victim.tensor) else way
             memory.commit(queue, run, count, source, target, victim)
             if self._observer is not None:
-                self._report_part(Move(queue, source, run, victim, count, target, demanded), done, quota)
+                self._report_part(BatchMove(queue, source, run, victim, count, target, demanded), done, quota)
             done += count
 
-    def _report_part(self, move: Move, done: int, quota: int) -> None:
+    def _report_part(self, move: BatchMove, done: int, quota: int) -> None:
         """Tell of a part of a stream, after that many of its pages, batch by batch."""
         end = done + move.pages
         first, last = -(-done // quota) * quota, end // quota * quota
@@ -237,7 +237,7 @@ class BatchedTransfers(Transfers):
         count = min(run.count, limit)
         self._spend(count, GPU, target)
         self._memory.commit(queue, run, count, GPU, target)
-        self._note(Move(queue, GPU, run, None, count, target, False))
+        self._note(BatchMove(queue, GPU, run, None, count, target, False))
 
     def _arrive(self, queues: Sequence[deque[Run]], *, demanded: bool) -> None:
         """Bring pages in; those from flash that find no room hold up those behind them."""
@@ -280,7 +280,7 @@ class BatchedTransfers(Transfers):
             if is_from_host:
                 self._spill = False
             memory.commit(queue, run, count, source, target, victim)
-            self._note(_move(Move, (queue, source, run, victim, count, target, demanded)))
+            self._note(_move(BatchMove, (queue, source, run, victim, count, target, demanded)))
         self._arrivals -= moved
         return moved
 
@@ -301,7 +301,7 @@ class BatchedTransfers(Transfers):
         elif source != self._host and self._host_pool.free == count:
             self._spill = True
 
-    def _note(self, move: Move) -> None:
+    def _note(self, move: BatchMove) -> None:
         """Remember a move, and whether the next batch is sure to make it again."""
         self._moves.append(move)
         if self._steady:
@@ -313,7 +313,7 @@ class BatchedTransfers(Transfers):
         if self._observer is not None:
             self._report(move, move.pages, self._next)
 
-    def _report(self, move: Move, pages: int, end: int, first: int | None = None) -> None:
+    def _report(self, move: BatchMove, pages: int, end: int, first: int | None = None) -> None:
         """Tell of pages that moved in batches: in that at the cycle ``first`` (None: the next) to ``end``."""
         if self._observer is not None:
             moved = [(self._job, 0, run.tensor) for run in (move.run, move.victim) if run is not None]

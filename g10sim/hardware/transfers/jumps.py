@@ -18,7 +18,7 @@ _AHEAD: Final = 64
 """Runs of a queue that are looked at ahead."""
 
 
-class Move(NamedTuple):
+class BatchMove(NamedTuple):
     """``pages`` of ``run`` came from ``source``; as many of ``victim`` went to ``target`` for them.
 
     A planned eviction has source GPU, no victim, and its own target.
@@ -33,7 +33,7 @@ class Move(NamedTuple):
     demanded: bool
 
 
-def are_alike(moves: Sequence[Move], others: Sequence[Move]) -> bool:
+def are_alike(moves: Sequence[BatchMove], others: Sequence[BatchMove]) -> bool:
     """Return whether two batches take equally many pages of the same runs to the same places."""
     if len(moves) != len(others):
         return False
@@ -46,7 +46,7 @@ def are_alike(moves: Sequence[Move], others: Sequence[Move]) -> bool:
     return True
 
 
-def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> tuple[int, int]:
+def repeats_of_runs(memory: Residency, moves: Iterable[BatchMove]) -> tuple[int, int]:
     """Return the batches until a run is used up, and how many at once do not blur the eviction order.
 
     Arrivals of several runs interleave there.
@@ -72,7 +72,7 @@ def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> tuple[int, int]
     return max(0, repeats), at_once
 
 
-def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) -> int:
+def repeats_in_room(memory: Residency, moves: Iterable[BatchMove], batch_pages: int) -> int:
     """Return the batches until the GPU or a tier comes so close to full that moves may differ."""
     host_place, flash_place = memory.tiers
     gpu = host = flash = 0
@@ -93,7 +93,7 @@ def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) 
     return max(0, min(limits))
 
 
-def in_turn(memory: Residency, moves: Sequence[Move]) -> int:
+def in_turn(memory: Residency, moves: Sequence[BatchMove]) -> int:
     """Return the pages of a queue that go on to arrive as those of a batch did.
 
     There are none unless that batch served one queue, and victims made room for all its pages. No victim is
