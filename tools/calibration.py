@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from g10sim.analysis.efficiency import Bound, Refinement
+from g10sim.analysis.efficiency import PeakRate, Refinement
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu, read_gpu
 from g10sim.config.document import Document
 from g10sim.config.problems import check_choice
@@ -57,7 +57,7 @@ _CONVOLUTIONS = {
     "gradient of a convolution's input": "convolution_backward_input",
     "gradient of a convolution's weight": "convolution_backward_weight",
 }
-_LIMITS = {"computing": Bound.COMPUTE, "memory": Bound.MEMORY}
+_LIMITS = {"computing": PeakRate.COMPUTE, "memory": PeakRate.MEMORY}
 
 ENTRIES: Mapping[str, Entry] = {
     "convolution with long sums": Entry(
@@ -160,7 +160,7 @@ class Calibration:
 
     def _quick_convolutions(self) -> list[MeasuredKernel]:
         """Convolutions without the time of loading code, limited by computing."""
-        names = [name for name, entry in ENTRIES.items() if entry.covers.bound is Bound.COMPUTE]
+        names = [name for name, entry in ENTRIES.items() if entry.covers.bound is PeakRate.COMPUTE]
         kernels = [kernel for name in names for kernel in self._groups.get(name, ())]
         return [
             kernel

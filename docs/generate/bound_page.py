@@ -8,7 +8,7 @@ from pathlib import Path
 from tables import table
 
 from g10sim.analysis.bound.bound import iteration_bound
-from g10sim.analysis.bound.machine import Machine
+from g10sim.analysis.bound.machine import BoundMachine
 from g10sim.config.presets import load_system
 from g10sim.results.bounds import bound_machine
 from g10sim.trace.format import load_trace
@@ -26,7 +26,7 @@ def page(text: str, traces: Path) -> str:
     return _MARKED.sub(lambda match: f"{match[1]}{made}{match[2]}", text)
 
 
-def machine_of(host: str) -> Machine:
+def machine_of(host: str) -> BoundMachine:
     """Return the machine of the page, with so much host memory."""
     return bound_machine(load_system({"preset": "a100-40g-pcie3-znand", "host": {"memory": host}}))
 

@@ -14,7 +14,7 @@ from g10sim.trace.model import Phase
 from g10sim.trace.work import KernelCost, NumberFormat, OperatorClass
 
 
-class Bound(StrEnum):
+class PeakRate(StrEnum):
     """Peak rates of a GPU that can limit a kernel."""
 
     COMPUTE = "compute"
@@ -71,7 +71,7 @@ class Conditions(Spec):
     """classes of modules"""
     phase: Phase | None = None
     reads_weight: bool | None = None
-    bound: Bound | None = None
+    bound: PeakRate | None = None
     """peak rate that limits it"""
     least_products: int | None = Field(default=None, ge=1)
     """multiply-adds for each element"""
@@ -100,7 +100,7 @@ class Conditions(Spec):
     alignments: tuple[int, ...] | None = None
     """bytes to which rows of a product's matrices are aligned: 2, 4 or 8"""
 
-    def covers(self, cost: KernelCost, bound: Bound) -> bool:
+    def covers(self, cost: KernelCost, bound: PeakRate) -> bool:
         """Return whether a kernel, limited by this peak rate, meets every condition."""
         return all(
             (

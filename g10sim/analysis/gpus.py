@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import Field
 
-from g10sim.analysis.efficiency import Bound, Refinement, Share, Shares
+from g10sim.analysis.efficiency import PeakRate, Refinement, Share, Shares
 from g10sim.config import quantities
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, load_document, merge
@@ -187,16 +187,16 @@ class GpuTimingSpec(quantities.Spec):
             raise ConfigError.at(f"GPU '{self.name}'", found, choices_text(self.peak))
         return number_format
 
-    def bound(self, cost: KernelCost) -> Bound:
+    def bound(self, cost: KernelCost) -> PeakRate:
         """Tell which peak rate limits a kernel. Raises ConfigError as ``least_seconds`` does."""
         compute_s, move_s = self._peak_seconds(cost)
-        return Bound.COMPUTE if compute_s > move_s else Bound.MEMORY
+        return PeakRate.COMPUTE if compute_s > move_s else PeakRate.MEMORY
 
     def _peak_seconds(self, cost: KernelCost) -> tuple[Fraction, Fraction]:
         compute_s = Fraction(cost.flops, self.peak[self._format(cost)]) if cost.flops else Fraction(0)
         return compute_s, Fraction(cost.moved_bytes, self.memory_bandwidth)
 
-    def _covering(self, cost: KernelCost, bound: Bound) -> Refinement:
+    def _covering(self, cost: KernelCost, bound: PeakRate) -> Refinement:
         if cost.flops and cost.number_format not in self.peak:
             cost = replace(cost, number_format=self._format(cost))
         return next((entry for entry in self.operators.values() if entry.covers(cost, bound)), _NOTHING)

@@ -15,7 +15,7 @@ from g10sim.config.data import find_file
 from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Spec, descriptions
 from g10sim.errors import ConfigError
-from g10sim.experiment.workers import Executor, LocalProcesses
+from g10sim.experiment.workers import CellExecutor, LocalProcesses
 from g10sim.units import parse_bytes
 
 DEFAULT_SYSTEM = "a100-40g-pcie3-znand"
@@ -139,7 +139,7 @@ def names_in(option: str, text: str | None) -> list[str]:
 
 def choose_executor(
     workers: int | None, scheduler: str | None, *, default_workers: int = 1, seconds: float | None = None
-) -> Executor:
+) -> CellExecutor:
     """Return the executor of ``-j`` and ``--seconds``, or of ``--scheduler``.
 
     Raises ConfigError if both are given.

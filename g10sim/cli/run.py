@@ -22,7 +22,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell, CellResult
 from g10sim.experiment.directory import result_rows
 from g10sim.experiment.run import Outcome, Running, ignore, run_experiment
-from g10sim.experiment.workers import Executor
+from g10sim.experiment.workers import CellExecutor
 from g10sim.policies.interface.registry import find
 from g10sim.results.columns import OK, SHOWN, UNSUPPORTED, metric_columns, tiers_of
 from g10sim.results.reading import records
@@ -115,7 +115,7 @@ class CellProgress:
             raise terminal.InterruptionError(f"interrupted; {kept}; the same command runs the rest")
 
     def running(
-        self, executor: Executor, *, force: bool = False, told: Callable[[str], None] = ignore
+        self, executor: CellExecutor, *, force: bool = False, told: Callable[[str], None] = ignore
     ) -> Running:
         """Return keyword arguments of what runs cells: the bar hears of them, ``told`` of warnings."""
         heard: Running = {"started": self._start, "progress": self._advance, "told": told}

@@ -16,7 +16,7 @@ Victims = Callable[[], Iterable[int]]
 NO_BUDGET = 2**63
 
 
-class Account:
+class StorageAccount:
     """Tensors of a trace, their storages, and the bytes that these take on the device.
 
     ``here`` has the bytes of tensors on the device, oldest arrival first; ``host`` what brings back those

@@ -10,7 +10,7 @@ from typing import Any
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ExecutionError, choices_text
-from g10sim.execute.account import Account
+from g10sim.execute.account import StorageAccount
 from g10sim.execute.memory import Memory
 from g10sim.policies.interface.contract import MemoryKind, Move
 from g10sim.policies.interface.moves import Evict, eviction_of
@@ -47,7 +47,7 @@ class DeviceView:
     tiers: Sequence[str] = (_HOST,)
     in_place_tiers: Sequence[str] = ()
 
-    def __init__(self, trace: Trace, system: SystemSpec, account: Account) -> None:
+    def __init__(self, trace: Trace, system: SystemSpec, account: StorageAccount) -> None:
         """Look at an account; ``system`` says how large host memory is, and the clock."""
         self.trace = trace
         self.iteration = self.kernel = 0
@@ -141,7 +141,7 @@ class Mover:
 
     def __init__(self, trace: Trace, guide: Guide, memory: Memory) -> None:
         """Prepare the moves of each kernel. Raises ExecutionError for a plan with others than it can do."""
-        self.account = Account(trace, memory, self._victims)
+        self.account = StorageAccount(trace, memory, self._victims)
         self.view = DeviceView(trace, guide.system, self.account)
         policy = guide.policy
         self.memory_kind: MemoryKind = "paged" if policy is None else policy.requirements.placement

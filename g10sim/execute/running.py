@@ -213,7 +213,7 @@ class Comparison(StrEnum):
 
 
 @dataclass(frozen=True)
-class Execution:
+class ExecutedStep:
     """A step executed under a guide.
 
     ``predicted`` is the simulation of the same; None where a plan or nothing guided. ``values`` compares them
@@ -291,7 +291,7 @@ def execute_source(
     system: str | Mapping[str, Any] = "a100-40g-pcie3-znand",
     live: bool = True,
     check: bool = True,
-) -> Execution:
+) -> ExecutedStep:
     """Execute a source under a saved plan or a policy, or with everything fetched on demand.
 
     ``budget`` is in bytes, or (a float) a share of the peak of the recorded trace. A policy that is not
@@ -313,7 +313,7 @@ def execute_source(
             guide = Guide(spec, None if plan is None else plan_of(plan, source, script, gpu))
         reports = run_guided(source, step, script, guide, size, steps)
         values = compared_with_plain(source, step, steps + 2) if check else None
-    return Execution(script, spec, reports, predicted, values)
+    return ExecutedStep(script, spec, reports, predicted, values)
 
 
 def compared_with_plain(source: Source, step: AnyStep, steps: int) -> Comparison:

@@ -27,7 +27,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @dataclass(frozen=True)
-class Order:
+class CellOrder:
     """A cell to simulate on another machine with the same result.
 
     ``versions`` are those of the program and its libraries on this machine; plug-ins and relative paths are
@@ -88,7 +88,7 @@ def main() -> None:
         connection.send(result)
 
 
-def _run(order: Order, worker: str) -> CellResult:
+def _run(order: CellOrder, worker: str) -> CellResult:
     from g10sim.experiment.execution import run_cell  # loads the simulator
 
     sys.path[:] = [*order.search_path, *(path for path in sys.path if path not in order.search_path)]

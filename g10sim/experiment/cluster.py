@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import CellResult, CellTask, one_line
-from g10sim.experiment.child import Order, run_in_child, versions
+from g10sim.experiment.child import CellOrder, run_in_child, versions
 from g10sim.experiment.workers import Results, crashed
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class DaskCluster:
         self._client = _connect(scheduler)
 
     def run(self, tasks: Sequence[CellTask]) -> Results:
-        """Simulate cells: see :class:`g10sim.experiment.workers.Executor`; closes the connection."""
+        """Simulate cells: see :class:`g10sim.experiment.workers.CellExecutor`; closes the connection."""
         if self._client.status == "closed":
             self._client = _connect(self._scheduler)
         try:
@@ -61,7 +61,7 @@ class DaskCluster:
         futures: dict[Future, CellTask] = {}
         try:
             for task in tasks:
-                order = Order(task, versions(), tuple(sys.path), str(Path.cwd()))
+                order = CellOrder(task, versions(), tuple(sys.path), str(Path.cwd()))
                 name = f"g10sim-{task.cell.index}-{marker.name.removeprefix(_MARKER)}"
                 futures[self._client.submit(_on_worker, pickle.dumps(order), str(marker), key=name)] = task
             for future in as_completed(list(futures), loop=self._client.loop):

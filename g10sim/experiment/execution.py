@@ -24,7 +24,7 @@ from g10sim.experiment.store import CELLS, CellStore
 from g10sim.files import data_hash
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import RunRecords
-from g10sim.results.bounds import Conditions, bound_row
+from g10sim.results.bounds import Premises, bound_row
 from g10sim.results.columns import FAILED, OK, UNSUPPORTED, Row
 from g10sim.results.summary import describe_jobs, summarize
 from g10sim.sim.engine import run
@@ -59,7 +59,7 @@ def simulate(
     )
     described = describe_jobs(workload, system, records.jobs, iterations, behaviour)
     drops, in_place = any(job.drops for job in records.jobs), any(one.uses_in_place for one in iterations)
-    conditions = Conditions(
+    conditions = Premises(
         needs, behaviour, keeps_kernels=policy.keeps_kernels, drops=drops, uses_in_place=in_place
     )
     bounds = (bound_row(workload, system, conditions, row) if row else {} for row in rows)

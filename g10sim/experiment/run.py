@@ -21,7 +21,7 @@ from g10sim.experiment.expand import expand
 from g10sim.experiment.reads import Now
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.uncertainty import all_cells
-from g10sim.experiment.workers import Executor, LocalProcesses
+from g10sim.experiment.workers import CellExecutor, LocalProcesses
 from g10sim.grouping import grouped
 from g10sim.results.columns import FAILED
 from g10sim.results.legends import ATTRIBUTE, legends
@@ -56,7 +56,7 @@ class Running(TypedDict, total=False):
     anything runs, ``progress`` with each cell when it ends.
     """
 
-    executor: Executor | None
+    executor: CellExecutor | None
     force: bool
     started: Callable[[int], None]
     told: Callable[[str], None]
@@ -295,7 +295,7 @@ def _not_stored(cells: Mapping[str, Cell], directory: Path, ended: Ended) -> lis
     return tasks
 
 
-def _simulate(tasks: Sequence[CellTask], executor: Executor, ended: Ended, *, is_last: bool) -> None:
+def _simulate(tasks: Sequence[CellTask], executor: CellExecutor, ended: Ended, *, is_last: bool) -> None:
     """Simulate cells; one that changed while it ran is left out, or fails if it is not to be tried again."""
     with closing(executor.run(tasks)) as results:
         for task, result in results:

@@ -40,7 +40,7 @@ Results = Generator[tuple[CellTask, CellResult], None, None]
 """Cells with their results, each as it ends."""
 
 
-class Executor(Protocol):
+class CellExecutor(Protocol):
     """Simulates cells, on this machine or elsewhere."""
 
     def run(self, tasks: Sequence[CellTask]) -> Results:
@@ -65,7 +65,7 @@ class LocalProcesses:
     may_copy_itself: bool = False
 
     def run(self, tasks: Sequence[CellTask]) -> Results:
-        """Simulate cells: see :class:`Executor`. Tasks and results must pickle.
+        """Simulate cells: see :class:`CellExecutor`. Tasks and results must pickle.
 
         Raises ConfigError where processes may not open enough files to start others.
         """

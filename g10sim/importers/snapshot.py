@@ -14,7 +14,7 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes
 from g10sim.errors import TraceError
 from g10sim.files import reading
-from g10sim.importers.account import Account, accounted
+from g10sim.importers.account import Tally, accounted
 from g10sim.importers.kineto_events import NANOSECONDS_PER_MICROSECOND, Entry
 from g10sim.importers.near_json import unchanged
 from g10sim.importers.operations import Operation, Storage, build_trace
@@ -65,7 +65,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class PoolReplay:
     """Reserved bytes, recorded and of our pool: the most at a time, and at the end.
 
     ``blocks_before`` were there before the history began: where they lay in their segments is not
@@ -211,7 +211,7 @@ def _blocks_in_use(segments: Sequence[Entry], most: int) -> Iterator[Block]:
             address += size_bytes
 
 
-def replay(snapshot: Snapshot) -> Replay:
+def replay(snapshot: Snapshot) -> PoolReplay:
     """Let PyTorch's allocator, as we model it, serve the recorded requests.
 
     Where the recorded one gave segments back to the driver, ours does. Raises TraceError for a history that
@@ -233,7 +233,7 @@ def replay(snapshot: Snapshot) -> Replay:
             replayed = max(replayed, end)
         before = event.action
     early = len(snapshot.history.before)
-    return Replay(_reserved_peak(snapshot), snapshot.reserved_bytes, replayed, end, early)
+    return PoolReplay(_reserved_peak(snapshot), snapshot.reserved_bytes, replayed, end, early)
 
 
 def _reserved_peak(snapshot: Snapshot) -> int:
@@ -302,9 +302,9 @@ def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -
     return accounted(trace, _account(snapshot, trace, storages.values()), snapshot.path, partial=True)
 
 
-def _account(snapshot: Snapshot, trace: Trace, kept: Iterable[Storage]) -> Account:
+def _account(snapshot: Snapshot, trace: Trace, kept: Iterable[Storage]) -> Tally:
     """Return the account of bytes; a snapshot has no device time."""
-    account = Account(notes=[*snapshot.notes])
+    account = Tally(notes=[*snapshot.notes])
     imported = sum(storage.size_bytes for storage in kept)
     account.compare("in use at the end", snapshot.in_use_bytes, imported, "the history is not whole")
     peak, reserved = peak_live_bytes(trace), _reserved_peak(snapshot)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from g10sim.analysis.bound.bound import GPU_ALONE, Bound, iteration_bound
-from g10sim.analysis.bound.machine import Limit, Machine, Store
+from g10sim.analysis.bound.machine import BoundMachine, BoundTier, RateLimit
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError
@@ -31,7 +31,7 @@ _PREMISES = {
 """Behaviour that bounds hold for."""
 
 
-def bound_machine(system: SystemSpec, gpu: int = 0) -> Machine:
+def bound_machine(system: SystemSpec, gpu: int = 0) -> BoundMachine:
     """Return the limits and tiers of a GPU with one job that has the machine to itself."""
     topology = Topology(system)
     numbers: dict[Link, int] = {}
@@ -40,14 +40,14 @@ def bound_machine(system: SystemSpec, gpu: int = 0) -> Machine:
         for path in (topology.inward(gpu, tier), topology.outward(gpu, tier)):
             yield tuple(numbers.setdefault(link, len(numbers)) for link in path)
 
-    stores = tuple(Store(tier.name, tier.capacity, *ways(tier.place)) for tier in system.all_tiers)
-    limits = tuple(Limit(link.name, link.capacity) for link in numbers)
+    stores = tuple(BoundTier(tier.name, tier.capacity, *ways(tier.place)) for tier in system.all_tiers)
+    limits = tuple(RateLimit(link.name, link.capacity) for link in numbers)
     memory = system.gpu.memory - system.gpu.beside_tensors
-    return Machine(memory, system.gpu.page_size, system.gpu.clock, limits, stores)
+    return BoundMachine(memory, system.gpu.page_size, system.gpu.clock, limits, stores)
 
 
 @dataclass(frozen=True)
-class Conditions:
+class Premises:
     """Facts about a run on which it depends whether its bound holds.
 
     ``keeps_kernels``: kernels and their scratch space are those of the trace. ``drops``: contents were
@@ -95,7 +95,7 @@ class Conditions:
 
 
 @lru_cache(maxsize=16)
-def _bound(same: Same[Trace], machine: Machine, *, steady: bool) -> Bound:
+def _bound(same: Same[Trace], machine: BoundMachine, *, steady: bool) -> Bound:
     return iteration_bound(same.value, machine, steady=steady)
 
 
@@ -105,7 +105,7 @@ def closed_form_of(workload: Workload, system: SystemSpec, *, steady: bool) -> B
     return _bound(Same(executed), bound_machine(system, workload.jobs[0].gpu), steady=steady)
 
 
-def bound_row(workload: Workload, system: SystemSpec, conditions: Conditions, row: Row) -> Row:
+def bound_row(workload: Workload, system: SystemSpec, conditions: Premises, row: Row) -> Row:
     """Return the columns ``BOUND`` of a row of results; where no bound holds only ``bound_kind``.
 
     The bound is the closed form, for the average of steady iterations or for every single one.

@@ -32,7 +32,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ColumnGroup:
     """Columns that appear together, where it ``applies`` to a cell of an experiment."""
 
     applies: Callable[[Any], bool]
@@ -84,7 +84,7 @@ def metrics(tiers: Tiers = USUAL_TIERS) -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-BOUND = Group(
+BOUND = ColumnGroup(
     lambda cell: True,
     (
         Column("bound_cycles", "cycles", "closed form of the [bound](bound.md): no paged policy that drops "
@@ -95,7 +95,7 @@ BOUND = Group(
                "may exceed it by as much as steady ones differ", "bound / time (best = 1)"),
     ),
 )  # fmt: skip
-IN_PLACE = Group(
+IN_PLACE = ColumnGroup(
     lambda cell: any(tier.kernel_access for tier in cell.system.all_tiers),
     (
         Column("in_place_read_bytes", "bytes", "bytes that kernels read in memory tiers, each as often as "
@@ -103,7 +103,7 @@ IN_PLACE = Group(
         Column("in_place_written_bytes", "bytes", "bytes that kernels wrote in memory tiers"),
     ),
 )  # fmt: skip
-CPU = Group(
+CPU = ColumnGroup(
     lambda cell: cell.system.cpu is not None,
     (
         Column("cpu_cycles", "cycles", "cycles of S to E during which a kernel of the job, of this iteration "
@@ -113,7 +113,7 @@ CPU = Group(
         _stall(StallReason.CPU),
     ),
 )  # fmt: skip
-EXCHANGED = Group(
+EXCHANGED = ColumnGroup(
     lambda cell: cell.sends,
     (
         Column(EXCHANGED_COLUMN, "bytes", "bytes that the GPU sent during S to E in exchanges with other "
@@ -121,14 +121,14 @@ EXCHANGED = Group(
                "[stages](multi-gpu.md#pipelines)"),
     ),
 )  # fmt: skip
-CONTEXT = Group(
+CONTEXT = ColumnGroup(
     lambda cell: bool(cell.system.gpu.beside_tensors),
     (
         Column("context_gpu_bytes", "bytes", "memory that contexts and scratch of all jobs that may be on "
                "the job's GPU at a time take; no other column counts it"),
     ),
 )  # fmt: skip
-CONTIGUOUS = Group(
+CONTIGUOUS = ColumnGroup(
     lambda cell: cell.copies_tensors,
     (
         Column("reserved_gpu_bytes", "bytes", "GPU memory that some block has covered in the iteration; with "
@@ -141,7 +141,7 @@ CONTIGUOUS = Group(
                "from S to E: what vDNN calls average memory"),
     ),
 )  # fmt: skip
-FLASH = Group(
+FLASH = ColumnGroup(
     lambda cell: any(isinstance(tier.drive, FlashSsdSpec) for tier in cell.system.all_tiers),
     (
         Column("ssd_written_bytes", "bytes", "written to the SSD"),
@@ -164,7 +164,7 @@ FLASH = Group(
                "`ssd_written_bytes_per_year`"),
     ),
 )  # fmt: skip
-JOBS = Group(
+JOBS = ColumnGroup(
     lambda cell: not cell.one_job,
     (
         Column("job", "", "number of the job, in the order of `workload.jobs` with `copies` counted"),

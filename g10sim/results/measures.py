@@ -266,7 +266,7 @@ class BatchGain(Spec):
         return Measured.of(self.average, cases, looked)
 
 
-class PoolUse(Spec):
+class PoolSaving(Spec):
     """Memory that one pool saves against another for the same blocks, or takes beyond the load."""
 
     of: Literal["pool"]
@@ -307,7 +307,7 @@ Measure: TypeAlias = Annotated[
     | Annotated[Saving, Tag("saving")]
     | Annotated[Wins, Tag("wins")]
     | Annotated[BatchGain, Tag("batch")]
-    | Annotated[PoolUse, Tag("pool")],
+    | Annotated[PoolSaving, Tag("pool")],
     Discriminator("of"),
 ]
 """A measure of any kind, told apart by its key ``of``."""

@@ -12,7 +12,7 @@ from g10sim.policies.interface.plan import Planned
 from g10sim.records import JobRecord, StallReason
 from g10sim.sim.accounts.ledger import Execution, Ledger
 from g10sim.sim.accounts.owners import WaitLog
-from g10sim.sim.accounts.repetition import Snapshot
+from g10sim.sim.accounts.repetition import EndState
 from g10sim.sim.beside.cpu import HostStores
 from g10sim.sim.beside.work import WorkBeside
 from g10sim.sim.context import JobContext
@@ -21,7 +21,7 @@ from g10sim.sim.fabric import Process
 from g10sim.sim.gpu import Gpu
 from g10sim.sim.moves.migrator import DelayedMoves, Migrator, moves_by_kernel
 from g10sim.sim.moves.reactions import NominatedVictims, Reactions, RecencyVictims
-from g10sim.sim.stages.fetching import Fetching, InPlace
+from g10sim.sim.stages.fetching import Fetching, InPlaceAccess
 from g10sim.sim.stages.recomputation import Recomputation
 from g10sim.sim.stages.working_set import check_working_sets, count_faults, dominant_reason, released_after
 from g10sim.sim.view import View, kernels_to_next_use
@@ -62,7 +62,7 @@ class JobRun:
         self._ledger = Ledger(context)
         slowed = machine.system.gpu.copy_contention and machine.sharing.compute == "exclusive"
         self._slower = StallReason.COPY_CONTENTION if slowed else StallReason.COMPUTE_SHARING
-        self._in_place = InPlace(context)
+        self._in_place = InPlaceAccess(context)
         self._moves = moves_by_kernel(context.plan, trace, machine.tiers)
         is_checked = machine.checker is not None
         self._reactions = Reactions(context.policy, self._view, self._migrator, is_checked=is_checked)
@@ -162,7 +162,7 @@ class JobRun:
         found = self._snapshot(), self._beside.since(before)
         self.context.iterations.ended(self._ledger.close_iteration(iteration, self._clock.cycle, *found))
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> EndState:
         """Return the state at the end of an iteration."""
         memory = self.memory
         settled, learnt = self._reactions.state()
@@ -170,7 +170,7 @@ class JobRun:
         lies.extend(self._transfers.cache_pages())
         crossing = self._transfers.state(self._number)
         rest = None if crossing is None else self._rest(learnt)
-        return Snapshot(lies, memory.order(), crossing, rest, is_settled=settled)
+        return EndState(lies, memory.order(), crossing, rest, is_settled=settled)
 
     def _rest(self, learnt: Hashable) -> Hashable:
         """Return what later iterations depend on besides pages in memory and on links; None: not known."""

@@ -17,7 +17,7 @@ from g10sim.hardware.pools import Door
 from g10sim.hardware.transfers.interface import Transfers
 
 
-class Phase(IntEnum):
+class Moment(IntEnum):
     """Order of what happens within one cycle; within a phase, events happen in the order they were set up."""
 
     COMPUTED = 0
@@ -76,7 +76,7 @@ class Clock(Environment):
 class Timer(Timeout):
     """Calls back after some cycles, in a phase of that cycle."""
 
-    def __init__(self, clock: Clock, phase: Phase, cycles: int, callback: Callable[[Event], None]) -> None:
+    def __init__(self, clock: Clock, phase: Moment, cycles: int, callback: Callable[[Event], None]) -> None:
         self.phase = phase
         super().__init__(clock, cycles)
         self.callbacks.append(callback)
@@ -219,7 +219,9 @@ class Fabric:
         """Set the timer for the next change, if it ``is_needed`` and there is one."""
         now = self.clock.cycle
         change = self.transfers.next_change(now) if is_needed else None
-        self._timer = None if change is None else Timer(self.clock, Phase.TRANSFERS, change - now, self._ring)
+        self._timer = (
+            None if change is None else Timer(self.clock, Moment.TRANSFERS, change - now, self._ring)
+        )
 
     def _share_anew(self, now: int) -> None:
         """Let room be used and links be shared as memory is now."""

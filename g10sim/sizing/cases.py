@@ -20,7 +20,7 @@ from g10sim.experiment.cells import Cell, CellResult
 from g10sim.experiment.expand import Experiment
 from g10sim.experiment.run import Running, ignore, run_cells
 from g10sim.grouping import grouped
-from g10sim.results.bounds import Conditions, bound_machine
+from g10sim.results.bounds import Premises, bound_machine
 from g10sim.results.columns import FAILED, OK
 from g10sim.sizing.resources import Resource
 from g10sim.sizing.search import Found, Judged, Span, least_amount
@@ -75,7 +75,7 @@ class Case:
         """Reason for which no bound holds; empty if one does."""
         cell = self.cells[0]
         policy = cell.make_policy()
-        return Conditions(policy.requirements, cell.behaviour, policy.keeps_kernels).obstacle(cell.workload())
+        return Premises(policy.requirements, cell.behaviour, policy.keeps_kernels).obstacle(cell.workload())
 
     @cached_property
     def may_drop(self) -> bool:

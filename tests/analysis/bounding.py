@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from g10sim.analysis.bound.machine import Limit, Machine, Store
+from g10sim.analysis.bound.machine import BoundMachine, BoundTier, RateLimit
 from g10sim.config.system import SystemSpec
 from g10sim.results.bounds import bound_machine
 from g10sim.trace.model import Phase, TensorKind, Trace
@@ -21,13 +21,13 @@ MOST_STATES = 250
 def machine(gpu, stores, rates, *, page=1, clock=CLOCK):
     """A machine from bytes, (name, bytes, limits inward, limits outward) and bytes/second by name."""
     names = list(rates)
-    return Machine(
+    return BoundMachine(
         gpu,
         page,
         clock,
-        tuple(Limit(name, rate) for name, rate in rates.items()),
+        tuple(RateLimit(name, rate) for name, rate in rates.items()),
         tuple(
-            Store(name, size, *(tuple(names.index(one) for one in way.split()) for way in ways))
+            BoundTier(name, size, *(tuple(names.index(one) for one in way.split()) for way in ways))
             for name, size, *ways in stores
         ),
     )
@@ -75,10 +75,7 @@ def _draw_trace(draw, *, frozen):
     kind, phase = (TensorKind.WEIGHT, Phase.FORWARD) if frozen else (TensorKind.ACTIVATION, Phase.OTHER)
     tensors = [
         builder.tensor(
-            f"t{number}",
-            draw.choice([1, 1, 2, 2, 3]) * BLOCK,
-            kind,
-            persistent=draw.random() < 0.25,
+            f"t{number}", draw.choice([1, 1, 2, 2, 3]) * BLOCK, kind, persistent=draw.random() < 0.25
         )
         for number in range(draw.randint(3, 8))
     ]

@@ -11,12 +11,12 @@ from bounding import Blocks, draw_case, machine, trace_of
 from g10sim.analysis.bound.bound import demand_bound, iteration_bound
 from g10sim.analysis.bound.certificate import Prices, certified_stall
 from g10sim.analysis.bound.demand import Checkpoints, choose_checkpoints, demand_of
-from g10sim.analysis.bound.program import Program
+from g10sim.analysis.bound.program import LinearProgram
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import CapacityError, ConfigError
 from g10sim.policies.interface.registry import create
-from g10sim.results.bounds import Conditions, bound_machine
+from g10sim.results.bounds import Premises, bound_machine
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Phase
 from g10sim.trace.synthetic import chain
@@ -145,7 +145,7 @@ def test_the_closed_form_is_the_same_for_any_number_of_kernels_at_once(monkeypat
 def program_of(case, *, steady, count=ALL):
     demand = demand_of(case.trace, case.machine.clock_hz, case.machine.page_bytes)
     chosen = Checkpoints(demand, choose_checkpoints(demand, count), steady)
-    return case.machine, chosen, Program(case.machine, chosen).solve()
+    return case.machine, chosen, LinearProgram(case.machine, chosen).solve()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -208,7 +208,7 @@ def test_tiers_and_limits_that_are_left_out_do_not_matter(seed):
     system, chosen, solution = program_of(case, steady=True)
     demand = chosen.demand
     reduced = system.reduced(demand.peak_bytes)
-    found = Program(reduced, Checkpoints(demand, chosen.kernels, steady=True)).solve()
+    found = LinearProgram(reduced, Checkpoints(demand, chosen.kernels, steady=True)).solve()
     assert found.stall_cycles.sum() == pytest.approx(solution.stall_cycles.sum(), rel=1e-6, abs=1)
     assert len(reduced.stores) <= len(system.stores)
 
@@ -323,11 +323,9 @@ OBSTACLES = [
 @pytest.mark.parametrize(("policy", "changes", "jobs", "words"), OBSTACLES)
 def test_runs_outside_the_premises_have_no_bound(policy, changes, jobs, words):
     workload = Workload((Job(chain(2)),) * jobs)
-    assert words in Conditions(create(policy).requirements, BehaviourSpec(**changes)).obstacle(workload)
+    assert words in Premises(create(policy).requirements, BehaviourSpec(**changes)).obstacle(workload)
 
 
 def test_paged_runs_of_one_job_have_a_bound():
     for policy in ("base_uvm", "deepum", "g10"):
-        assert not Conditions(create(policy).requirements, BehaviourSpec()).obstacle(
-            Workload((Job(chain(2)),))
-        )
+        assert not Premises(create(policy).requirements, BehaviourSpec()).obstacle(Workload((Job(chain(2)),)))

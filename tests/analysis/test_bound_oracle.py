@@ -20,7 +20,7 @@ from g10sim.policies.interface.moves import Drop, Evict, Fetch
 from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.policies.interface.registry import available, create
 from g10sim.records import StallReason
-from g10sim.results.bounds import Conditions
+from g10sim.results.bounds import Premises
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
@@ -61,7 +61,7 @@ def policies(case, seed):
     """All policies that move pages on demand or ahead, and two that move them at random."""
     workload = Workload((Job(case.trace),))
     made = [create(name) for name in available() if name != "replay"]
-    paged = [one for one in made if not Conditions(one.requirements, BehaviourSpec()).obstacle(workload)]
+    paged = [one for one in made if not Premises(one.requirements, BehaviourSpec()).obstacle(workload)]
     paged += [create({"name": "pressure", "recompute": True}), create(FLEXGEN)]
     return [*paged, Erratic(seed=seed), Erratic(seed=seed, drops=True)]
 

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.analysis.efficiency import Bound, Conditions
+from g10sim.analysis.efficiency import Conditions, PeakRate
 from g10sim.analysis.gpus import GpuTimingSpec, gpu_names, load_gpu
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError
@@ -528,9 +528,9 @@ def test_operators_set_apart_have_times_of_their_own(tmp_path, cost, expected):
 def test_conditions_cover_up_to_their_ends_and_no_further(condition, covered, others):
     conditions = Conditions(**condition)
     for sizes in covered:
-        assert conditions.covers(KernelCost("one", OperatorClass.OTHER, **sizes), Bound.MEMORY)
+        assert conditions.covers(KernelCost("one", OperatorClass.OTHER, **sizes), PeakRate.MEMORY)
     for sizes in others:
-        assert not conditions.covers(KernelCost("one", OperatorClass.OTHER, **sizes), Bound.MEMORY)
+        assert not conditions.covers(KernelCost("one", OperatorClass.OTHER, **sizes), PeakRate.MEMORY)
 
 
 def test_only_weight_gradients_with_as_many_inputs_as_outputs_have_a_width_of_groups():
@@ -539,7 +539,7 @@ def test_only_weight_gradients_with_as_many_inputs_as_outputs_have_a_width_of_gr
     uneven = even | {"flops": 2 * even["flops"]}
     for width, sizes, is_covered in (4, even, True), (1, even, False), (1, uneven, False), (0, uneven, True):
         cost = KernelCost("convolution_backward", OperatorClass.CONVOLUTION, **sizes)
-        assert Conditions(group_widths=(width,)).covers(cost, Bound.MEMORY) is is_covered
+        assert Conditions(group_widths=(width,)).covers(cost, PeakRate.MEMORY) is is_covered
 
 
 def test_what_only_moves_may_have_a_format_that_a_gpu_cannot_compute_in():

@@ -19,7 +19,7 @@ import pytest
 import g10sim
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import CellTask
-from g10sim.experiment.child import Order, run_in_child, versions
+from g10sim.experiment.child import CellOrder, run_in_child, versions
 from g10sim.experiment.cluster import DaskCluster
 from g10sim.results.reading import read_results
 
@@ -207,7 +207,7 @@ def task(config, tmp_path):
 
 
 def order(task, **changes):
-    made = Order(task, versions(), (str(TESTS),), str(Path.cwd()))
+    made = CellOrder(task, versions(), (str(TESTS),), str(Path.cwd()))
     return pickle.dumps(replace(made, **changes))
 
 

@@ -20,7 +20,7 @@ from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Channel, Interval
-from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.limit import TimeLimit
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule
 from g10sim.policies.planning.timeline import Absence
 from g10sim.records import Location
@@ -196,7 +196,7 @@ def test_planners_keep_no_time_for_copies_out_of_what_is_frozen(frozen, out):
 def test_teraio_keeps_no_time_for_copies_of_what_is_frozen_to_host_memory(frozen, out):
     # The SSD is busy while it could leave. It leaves 5 of 10 bytes a cycle to host memory.
     there = planned_machine(machine(), BehaviourSpec())
-    planner = Planner(weight_read_twice(frozen=frozen), there, 50 * MB, 10**10, Limit())
+    planner = Planner(weight_read_twice(frozen=frozen), there, 50 * MB, 10**10, TimeLimit())
     planner.out["ssd"].take(Interval(0, 190 * MS), 250 * MS)
     planner.scores(np.array([0]))
     offload = planner.offload(0)

@@ -9,7 +9,7 @@ from g10sim.errors import UnsupportedError
 from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.room import require_tier
-from g10sim.policies.planning.offloading.takeover import Launches, Takeover
+from g10sim.policies.planning.offloading.takeover import CpuLaunches, Takeover
 from g10sim.policies.planning.offloading.windows import windows
 from g10sim.trace.model import Device, Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
@@ -105,7 +105,7 @@ def test_parameters_are_shared_by_the_bytes_that_updates_move(moved_bytes, param
 
 def test_launches_wait_for_gradients_and_are_over_before_results_are_read():
     """The first gradient is in host memory before kernel 3; kernel 6 reads the second weight."""
-    launches = Launches(Takeover.of(step_of_training(), 1, 4), {3: 3})
+    launches = CpuLaunches(Takeover.of(step_of_training(), 1, 4), {3: 3})
     assert launches.earliest == {2: 3, 3: 3, 4: 2}
     assert launches.latest == {2: 7, 3: 7, 4: 6}
     assert launches.end == 7
@@ -121,7 +121,7 @@ def test_launches_of_one_operator_do_not_wait_for_each_other(last, earliest):
         weight = builder.tensor(f"weight{number}", 100, TensorKind.WEIGHT, persistent=True)
         gradients = [] if number else [late]
         builder.kernel(name, 1, [weight, step, *gradients], [weight, step], Phase.OPTIMIZER)
-    launches = Launches(Takeover(builder.build(), frozenset(range(3)), 4), {late: 3})
+    launches = CpuLaunches(Takeover(builder.build(), frozenset(range(3)), 4), {late: 3})
     assert launches.earliest == earliest
 
 
@@ -140,7 +140,7 @@ def test_an_optimizer_alone_may_start_at_once():
     weight = builder.tensor("weight", 8, TensorKind.WEIGHT, persistent=True)
     builder.kernel("decay", 1, [weight], [weight], Phase.OPTIMIZER)
     builder.kernel("step", 1, [weight], [weight], Phase.OPTIMIZER)
-    launches = Launches(Takeover(builder.build(), frozenset({0, 1}), 4), {})
+    launches = CpuLaunches(Takeover(builder.build(), frozenset({0, 1}), 4), {})
     assert (launches.earliest, launches.latest, launches.end) == ({0: 0, 1: 0}, {0: 2, 1: 2}, 0)
 
 

@@ -18,8 +18,8 @@ from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Channel, Interval, queued, queued_backwards
 from g10sim.policies.planning.choice import Ranking, Standing, nested
 from g10sim.policies.planning.leaving import by_departure
-from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.occupancy import Budget, Occupancy, Pressure
+from g10sim.policies.planning.limit import TimeLimit
+from g10sim.policies.planning.occupancy import Budget, ExcessOccupancy, Occupancy
 from g10sim.policies.planning.swapping.peak import Steps
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.synthetic import chain
@@ -121,11 +121,11 @@ def test_occupancy_spans_the_border_in_both_directions():
 
 
 def test_pressure_lasts_while_the_limit_is_exceeded():
-    pressure = Pressure(np.array([1, 3, 3]), np.array([10, 20, 40]), 2)
+    pressure = ExcessOccupancy(np.array([1, 3, 3]), np.array([10, 20, 40]), 2)
     assert [pressure.over_cycles(0, stop) for stop in (0, 1, 2, 3, 5)] == [0, 0, 20, 60, 80]
     pressure.add(1, 2, -3)
     assert pressure.over_cycles(0, 3) == 40
-    just = Pressure(np.array([2, 2]), np.array([10, 20]), 2)
+    just = ExcessOccupancy(np.array([2, 2]), np.array([10, 20]), 2)
     assert just.over_cycles(0, 2) == 0
     just.add(0, 2, 1)
     assert just.over_cycles(0, 2) == 30
@@ -263,9 +263,9 @@ def test_of_tensors_that_leave_for_two_tiers_the_one_that_is_gone_first_comes_fi
 
 
 def test_planning_ends_at_its_limit_and_says_so():
-    assert not Limit(None).is_over()
-    assert Limit(None).note == ""
-    limit = Limit(0.0)
+    assert not TimeLimit(None).is_over()
+    assert TimeLimit(None).note == ""
+    limit = TimeLimit(0.0)
     assert limit.is_over()
     assert limit.note == "planning ended at its limit of 0 s"
 
@@ -302,9 +302,7 @@ def test_candidates_with_less_than_the_best_are_not_worked_out():
     assert asked == list(range(99, 91, -1))
 
 
-@given(
-    spans=st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 8), st.integers(-3, 3), st.booleans())),
-)
+@given(spans=st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 8), st.integers(-3, 3), st.booleans())))
 def test_the_peak_is_that_of_all_kernels_whatever_was_added_where(spans):
     occupancy = Occupancy(np.array([3, 0, 2, 3, 1, -1, 0, 2]))
     for first, length, size, is_asked in spans:

@@ -15,7 +15,7 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.policies.checks import check_policy
 from g10sim.policies.designs.pressure.account import Order, Settings, Shortage, Uses
-from g10sim.policies.designs.pressure.dividing import Division, Queues
+from g10sim.policies.designs.pressure.dividing import Division, EvictionQueues
 from g10sim.policies.designs.pressure.dropping import chosen_drops, machine_of
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.pressure import Pressure
@@ -228,7 +228,7 @@ def divided(cycles, monkeypatch, patient):
     lacks = np.array([0] * (kernels - 1) + [20_000])
     settings = Settings(backlog_cycles=0, births=4, horizon=kernels)
     shortage = Shortage(lacks, in_turn(range(kernels)), settings)
-    queues = Queues(planned, [10_000, 10**9], 4000, [0, 0])
+    queues = EvictionQueues(planned, [10_000, 10**9], 4000, [0, 0])
     account = SimpleNamespace(shortage=shortage, returning=lambda first, last: [0, 0])
     division = Division(forecast, planned, account)
     division.start_kernel(0, queues)
@@ -258,8 +258,7 @@ def test_a_fast_tier_takes_its_share_evenly_while_there_is_time(cycles, tiers, m
 
 
 @pytest.mark.parametrize(
-    ("cycles", "patient", "is_choosy"),
-    [(1053, {1: [0]}, True), (1052, {1: [0]}, False), (1053, {}, False)],
+    ("cycles", "patient", "is_choosy"), [(1053, {1: [0]}, True), (1052, {1: [0]}, False), (1053, {}, False)]
 )
 def test_a_tensor_waits_for_a_tier_that_suits_it_while_the_link_has_time(
     cycles, patient, is_choosy, monkeypatch
@@ -271,7 +270,7 @@ def test_a_tensor_waits_for_a_tier_that_suits_it_while_the_link_has_time(
 def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
     planned = planned_machine(machine(100, 100), OWN)
     host, ssd = range(2)
-    queues = Queues(planned, [10**9, 10**9], 10_000, [0, 0])
+    queues = EvictionQueues(planned, [10**9, 10**9], 10_000, [0, 0])
     # In 10,000 cycles the link carries 10,000 bytes, of which the SSD can write 2500.
     queues.add(host, 8000)
     assert queues.idle_tiers() == [host, ssd]
@@ -283,7 +282,7 @@ def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
 def test_what_is_queued_takes_the_room_of_its_tier():
     planned = planned_machine(machine(100, 100), OWN)
     host, ssd = range(2)
-    queues = Queues(planned, [10_000, 10**9], 10_000, [0, 0])
+    queues = EvictionQueues(planned, [10_000, 10**9], 10_000, [0, 0])
     queues.add(host, 8000)
     assert queues.with_room(2000) == [host, ssd]
     assert queues.with_room(2001) == [ssd]
@@ -297,7 +296,7 @@ def nothing():
 def test_tiers_share_what_they_have_room_and_time_for():
     system = machine(100, 30)
     planned = planned_machine(system, OWN)
-    queues = Queues(planned, [30_000, 10**9], 1e6, [0, 0])
+    queues = EvictionQueues(planned, [30_000, 10**9], 1e6, [0, 0])
     # The link carries 1 byte a cycle, the SSD writes a quarter: 40,000 bytes take 40,000 cycles, and the host
     # has room for 30,000 of them.
     assert queues.shares(40_000, nothing) == pytest.approx([0.75, 0.25])
@@ -311,16 +310,16 @@ def test_tiers_share_what_they_have_room_and_time_for():
 def test_the_last_tier_takes_what_it_has_time_for_once_the_others_are_full():
     tiers = [PlannedTier(name, "memory", 0, rate, rate) for name, rate in (("a", 4), ("b", 2), ("c", 1))]
     planned = replace(planned_machine(machine(100), OWN), in_rate=1000, out_rate=1000, tiers=tuple(tiers))
-    queues = Queues(planned, [8, 8, 100], 1, [0, 0, 0])
+    queues = EvictionQueues(planned, [8, 8, 100], 1, [0, 0, 0])
     # a is full after 2 cycles, b after 4; 8 + 8 + 4 bytes have left by then, and 6 are left for c alone.
     assert queues.shares(26, lambda: [0, 0, 0]) == pytest.approx([8 / 26, 8 / 26, 10 / 26])
 
 
 def test_what_no_tier_has_room_for_is_nobodys_share():
     planned = planned_machine(machine(100, 100), OWN)
-    queues = Queues(planned, [30_000, 40_000], 1e6, [0, 0])
+    queues = EvictionQueues(planned, [30_000, 40_000], 1e6, [0, 0])
     assert queues.shares(80_000, nothing) == pytest.approx([30 / 80, 40 / 80])
-    assert Queues(planned, [0, 0], 1e6, [0, 0]).shares(80_000, nothing) == [0, 0]
+    assert EvictionQueues(planned, [0, 0], 1e6, [0, 0]).shares(80_000, nothing) == [0, 0]
 
 
 def test_of_each_way_only_the_first_that_has_not_moved_is_looked_at():

@@ -6,12 +6,12 @@ from machines import OWN, PAGE, machine, trace_of
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.policies.designs.pressure.dropping import chosen_drops
 from g10sim.policies.designs.pressure.forecast import Dropped, Forecast
-from g10sim.policies.designs.pressure.traffic import Copies, Rates, copied_cycles, copies_of
+from g10sim.policies.designs.pressure.traffic import Copies, LinkRates, copied_cycles, copies_of
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 
-SAME = Rates(1.0, 1.0, 1.0, 1.0)
+SAME = LinkRates(1.0, 1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_the_iteration_that_counts_finds_copies_of_the_one_before_it():
 
 
 def test_a_way_is_faster_while_the_other_is_idle():
-    rates = Rates(into=2.0, out=1.0, lone_into=4.0, lone_out=3.0)
+    rates = LinkRates(into=2.0, out=1.0, lone_into=4.0, lone_out=3.0)
     # 8 bytes in take 4 cycles beside 4 out; then 6 more out take 2.
     assert rates.cycles(8, 10) == (4, 4 + 2)
     assert rates.cycles(12, 4) == (4 + 1, 4)

@@ -10,12 +10,12 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.policies.designs.pressure.forecast import Dropped, Reruns
 from g10sim.policies.designs.pressurefit.choosing import extent_bytes, fastest
-from g10sim.policies.designs.pressurefit.pressurefit import Blocks, PressureFit
-from g10sim.policies.designs.pressurefit.replay import Replay
-from g10sim.policies.designs.pressurefit.residency import RULES, Residency, Windows
+from g10sim.policies.designs.pressurefit.pressurefit import ModelBlocks, PressureFit
+from g10sim.policies.designs.pressurefit.replay import TaskReplay
+from g10sim.policies.designs.pressurefit.residency import RULES, GapChoice, Windows
 from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers, split_numbers
 from g10sim.policies.interface.machine import planned_machine
-from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.limit import TimeLimit
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, Trace
 from g10sim.trace.repetition import Block, Repeated
@@ -77,7 +77,7 @@ def test_no_more_leaves_than_the_worst_task_lacks():
     If it has to be back a kernel early, the worst kernel lacks as much as before, and the other leaves, too.
     """
     tight, early = (
-        Residency(program(passes(), 30), stall_first=True, headroom=ahead) for ahead in (False, True)
+        GapChoice(program(passes(), 30), stall_first=True, headroom=ahead) for ahead in (False, True)
     )
     assert leaving(tight) == [(1, False)]
     assert leaving(early) == [(0, False), (1, False)]
@@ -86,7 +86,7 @@ def test_no_more_leaves_than_the_worst_task_lacks():
 def test_nothing_leaves_where_nothing_is_idle():
     """Both tensors are used by each kernel after they are made: memory lacks five pages, whatever leaves."""
     planned = program(trace_of({"a": 10, "b": 10}, [(1000, "", "a"), (1000, "a", "b")]), 15)
-    assert not Residency(planned, stall_first=True, headroom=True).cut
+    assert not GapChoice(planned, stall_first=True, headroom=True).cut
 
 
 def test_activations_leave_with_a_copy_and_return():
@@ -100,7 +100,7 @@ def test_clean_tensors_leave_before_others():
     """A weight and an activation are idle while memory lacks 10 pages; the weight is in host memory."""
     kernels = [(20_000, "w", "a"), (20_000, "", "c"), (20_000, "c", ""), (20_000, "a w", "")]
     trace = trace_of({"w*": 10, "a": 10, "c": 20}, kernels)
-    found = Residency(program(trace, 30), stall_first=False, headroom=False)
+    found = GapChoice(program(trace, 30), stall_first=False, headroom=False)
     assert leaving(found) == [(trace.ids_of_given[0], True)]
 
 
@@ -122,7 +122,7 @@ def test_rules_ask_for_each_by_itself_or_one_after_another(name, asked):
     """b and a are due after 60,000 and 65,000 cycles, and each takes 10,000: kernels start every 5000."""
     kernels = [(20_000, "", "a b"), (5000, "", "c"), *[(5000, "c", "")] * 7, (5000, "b", ""), (5000, "a", "")]
     planned = program(trace_of({"a": 10, "b": 10, "c": 30}, kernels), 30)
-    residency = Residency(planned, stall_first=True, headroom=False)
+    residency = GapChoice(planned, stall_first=True, headroom=False)
     rule = next(rule for rule in RULES if rule.__name__ == name)
     found = rule(Windows(planned, residency))
     assert {planned.gaps[number].end: task for number, task in found.items()} == asked
@@ -130,9 +130,9 @@ def test_rules_ask_for_each_by_itself_or_one_after_another(name, asked):
 
 def test_a_plan_that_copies_in_time_takes_the_time_of_its_kernels():
     planned = program(ring(20_000), 20)
-    residency = Residency(planned, stall_first=True, headroom=True)
+    residency = GapChoice(planned, stall_first=True, headroom=True)
     windows = Windows(planned, residency)
-    times = {rule.__name__: Replay(planned, residency, rule(windows)).cycles for rule in RULES}
+    times = {rule.__name__: TaskReplay(planned, residency, rule(windows)).cycles for rule in RULES}
     assert times["packed_fifo"] == 80_000
 
 
@@ -162,7 +162,7 @@ def blocks(count=3):
 def test_blocks_are_computed_again_in_an_evenly_spread_share():
     """The last block's backward pass follows its forward pass: two of three blocks may be computed again."""
     trace = blocks()
-    found = Blocks(trace, programs(trace, 20).numbers)
+    found = ModelBlocks(trace, programs(trace, 20).numbers)
     names = [[trace.tensors[drop.tensor].name for drop in found.drops(share)] for share in (0.0, 0.5, 1.0)]
     assert names == [[], ["inner1"], ["inner0", "inner1"]]
 
@@ -215,16 +215,16 @@ def test_scratch_of_kernels_that_run_again_goes_when_none_of_them_reads_it():
 def test_addresses_are_counted_from_when_a_copy_starts_until_it_is_gone():
     """c comes first, at 0, then a above it, which stays; b is gone before c is made: 30 pages."""
     planned = program(passes(), 30)
-    residency = Residency(planned, stall_first=True, headroom=False)
-    replay = Replay(planned, residency, Windows(planned, residency).latest_safe())
+    residency = GapChoice(planned, stall_first=True, headroom=False)
+    replay = TaskReplay(planned, residency, Windows(planned, residency).latest_safe())
     assert extent_bytes(planned, replay) == 30 * PAGE
 
 
 def test_addresses_repeat_after_an_iteration_with_its_waits():
     """The link takes 10,000 cycles for each weight, kernels 5000: three weights have room at a time."""
     planned = program(ring(5000), 30)
-    residency = Residency(planned, stall_first=True, headroom=False)
-    replay = Replay(planned, residency, Windows(planned, residency).packed_fit())
+    residency = GapChoice(planned, stall_first=True, headroom=False)
+    replay = TaskReplay(planned, residency, Windows(planned, residency).packed_fit())
     assert replay.cycles == 45_000
     assert extent_bytes(planned, replay) == 30 * PAGE
 
@@ -233,6 +233,6 @@ def test_a_plan_gives_up_memory_until_its_tensors_have_addresses():
     trace = load_trace(Path(__file__).parents[2] / "traces" / "vit-base-b512.g10t")
     there = planned_machine(load_system("a100-40g-g10-paper"), BehaviourSpec())
     demand = demand_of(trace, there.clock_hz, there.page_bytes)
-    plan = fastest(Programs(demand, there, block_numbers(trace)), [()], Limit(None))
+    plan = fastest(Programs(demand, there, block_numbers(trace)), [()], TimeLimit(None))
     spanned = extent_bytes(plan.program, plan.replay)
     assert plan.program.capacity_bytes < spanned <= there.gpu_bytes

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.designs.tensile.planner import (
-    PlannerOptions,
     Residents,
+    TensileOptions,
     plan_jobs,
     swap_across,
     swap_within,
@@ -50,7 +50,7 @@ def schedule_of(trace):
 
 def planned(traces, free=ROOMY, target_bytes=None, **options):
     jobs = [accesses_of(trace) for trace in traces]
-    return plan_jobs(jobs, PlannerOptions(**options), RATE, free, target_bytes)
+    return plan_jobs(jobs, TensileOptions(**options), RATE, free, target_bytes)
 
 
 def times(swaps):

@@ -13,7 +13,7 @@ from g10sim.policies.designs.teraio.teraio import Teraio
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Interval
-from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.limit import TimeLimit
 from g10sim.sim.engine import run
 from g10sim.trace.model import TensorKind
 from g10sim.trace.pipeline import pipeline_stages
@@ -37,7 +37,7 @@ def vectors():
 def planner(host_bytes=0, link="4 GB/s"):
     trace = vectors()
     fast = machine(10_000, 10_000, read="4 GB/s", write="4 GB/s", pcie=link, flash_latency="0 us")
-    found = Planner(trace, planned_machine(fast, OWN), 10 * GB, host_bytes, Limit())
+    found = Planner(trace, planned_machine(fast, OWN), 10 * GB, host_bytes, TimeLimit())
     numbers = {trace.tensors[one.tensor].name: n for n, one in enumerate(inactive_periods(trace))}
     return found, numbers
 
@@ -145,7 +145,7 @@ def test_kernels_that_wait_take_as_long_as_what_is_copied_for_them():
     slow = machine(
         12_000, 0, read="4 GB/s", write="2 GB/s", pcie="4 GB/s", flash_latency="0 us", mapping="1 TB/s"
     )
-    waiting = WaitingPlanner(trace, planned_machine(slow, OWN), 12 * GB, 0, Limit())
+    waiting = WaitingPlanner(trace, planned_machine(slow, OWN), 12 * GB, 0, TimeLimit())
     # nothing is inactive long enough for both copies, so that 4 GB leave and return once more
     assert waiting.choose() == []
     assert waiting.expected_cycles == 3 * 1000 + 2 * SECOND + (2 + 1) * SECOND

@@ -14,7 +14,7 @@ from g10sim.hardware.transfers.batched import BatchedTransfers
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.interface.moves import Evict
 from g10sim.policies.interface.policy import Policy, Requirements
-from g10sim.sim.fabric import Clock, Fabric, Phase, Timer
+from g10sim.sim.fabric import Clock, Fabric, Moment, Timer
 from g10sim.sim.stages.compute import make_compute
 
 CLOSED = "memory was changed outside Fabric.alter"
@@ -148,11 +148,11 @@ def test_who_looks_after_a_change_sees_the_links_as_they_are_then():
 def test_phases_of_a_cycle_follow_each_other():
     clock, happened = Clock(), []
     for number in range(2):
-        for phase in reversed(Phase):
+        for phase in reversed(Moment):
             Timer(clock, phase, 7, lambda timer, number=number: happened.append((timer.phase, number)))
     clock.run()
-    assert happened == [(phase, number) for phase in Phase for number in range(2)]
-    assert [phase.name for phase in Phase] == ["COMPUTED", "KERNELS", "TRANSFERS", "TURNS"]
+    assert happened == [(phase, number) for phase in Moment for number in range(2)]
+    assert [phase.name for phase in Moment] == ["COMPUTED", "KERNELS", "TRANSFERS", "TURNS"]
 
 
 def test_time_goes_on_at_once_for_one_process_up_to_what_else_happens():
@@ -176,12 +176,12 @@ def test_a_wait_of_the_only_process_is_over_when_it_begins_to_wait():
 
 def test_processes_belong_to_the_kernels_of_a_cycle():
     clock, happened = Clock(), []
-    Timer(clock, Phase.TRANSFERS, 7, lambda timer: happened.append("transfers"))
+    Timer(clock, Moment.TRANSFERS, 7, lambda timer: happened.append("transfers"))
 
     def process():
         yield clock.timeout(7)
         happened.append("process")
-        Timer(clock, Phase.COMPUTED, 0, lambda timer: happened.append("computed"))
+        Timer(clock, Moment.COMPUTED, 0, lambda timer: happened.append("computed"))
         yield clock.timeout(0)
         happened.append("process again")
 
@@ -300,7 +300,7 @@ def test_transfers_have_no_timer_while_nobody_waits():
 def test_time_goes_from_change_to_change_without_events_where_nothing_else_happens(busy_at, events):
     fabric, looked = scripted(10, 20, 30), []
     for cycle in busy_at:
-        Timer(fabric.clock, Phase.KERNELS, cycle, lambda timer: None)
+        Timer(fabric.clock, Moment.KERNELS, cycle, lambda timer: None)
 
     def done():
         looked.append(fabric.clock.cycle)

@@ -18,7 +18,7 @@ from g10sim.policies.interface.moves import Evict
 from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.policies.interface.registry import create
 from g10sim.records import IterationRecord
-from g10sim.sim.accounts.repetition import Repetition, Snapshot, agree
+from g10sim.sim.accounts.repetition import EndState, Repetition, agree
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
@@ -178,7 +178,7 @@ def test_iterations_that_take_turns_are_a_period():
     ],
 )
 def test_where_states_may_hide_something_a_period_counts_once_it_was_seen_twice(cycles, periods):
-    state = Snapshot(array("q"), array("q"), (), (), is_settled=True)
+    state = EndState(array("q"), array("q"), (), (), is_settled=True)
     careful, plain = (Repetition(1000, confirms=confirms) for confirms in (True, False))
     assert [careful.judge(lasting(time), state)[1] for time in cycles] == periods
     assert [plain.judge(lasting(time), state)[1] for time in cycles] == [None, 1, 1, 1]

@@ -11,7 +11,7 @@ import numpy as np
 from g10sim.analysis.bound.certificate import certified_stall
 from g10sim.analysis.bound.closed_form import closed_form
 from g10sim.analysis.bound.demand import Checkpoints, Demand, choose_checkpoints, demand_of
-from g10sim.analysis.bound.machine import GPU_MEMORY, Machine
+from g10sim.analysis.bound.machine import GPU_MEMORY, BoundMachine
 from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.trace.model import Trace
 from g10sim.units import format_bytes
@@ -60,7 +60,7 @@ class Bound:
 
 def iteration_bound(
     trace: Trace,
-    machine: Machine,
+    machine: BoundMachine,
     *,
     steady: bool = False,
     recompute: bool = False,
@@ -79,7 +79,9 @@ def iteration_bound(
     return demand_bound(demand, machine, steady=steady, checkpoints=checkpoints)
 
 
-def demand_bound(demand: Demand, machine: Machine, *, steady: bool, checkpoints: int | None = None) -> Bound:
+def demand_bound(
+    demand: Demand, machine: BoundMachine, *, steady: bool, checkpoints: int | None = None
+) -> Bound:
     """Return the bound of a demand. Raises CapacityError as ``iteration_bound`` does."""
     machine = machine.reduced(demand.peak_bytes)
     best = Bound(demand.ideal_cycles, demand.ideal_cycles, "sum of the kernels", steady, demand.recomputes)
@@ -90,10 +92,11 @@ def demand_bound(demand: Demand, machine: Machine, *, steady: bool, checkpoints:
     count = checkpoints or CHECKPOINTS if demand.recomputes else checkpoints
     if count is None:
         return best
-    from g10sim.analysis.bound.program import Program  # SciPy doubles the time that a command takes to start
+    # SciPy doubles the time that a command takes to start.
+    from g10sim.analysis.bound.program import LinearProgram
 
     chosen = Checkpoints(demand, choose_checkpoints(demand, count), steady)
-    solution = Program(machine, chosen).solve()
+    solution = LinearProgram(machine, chosen).solve()
     if solution is None:
         return best
     cycles = demand.ideal_cycles + certified_stall(solution.prices, machine, chosen)
@@ -108,7 +111,7 @@ def demand_bound(demand: Demand, machine: Machine, *, steady: bool, checkpoints:
     )
 
 
-def _check_room(demand: Demand, machine: Machine) -> None:
+def _check_room(demand: Demand, machine: BoundMachine) -> None:
     if demand.needed_bytes > machine.room_bytes:
         raise CapacityError(
             f"a kernel has a working set of {format_bytes(demand.needed_bytes)}; allowed: at most the GPU "
@@ -122,7 +125,7 @@ def _check_room(demand: Demand, machine: Machine) -> None:
         )
 
 
-def _stalls(solution: Solution, machine: Machine) -> Iterator[tuple[str, float]]:
+def _stalls(solution: Solution, machine: BoundMachine) -> Iterator[tuple[str, float]]:
     """Return waiting by the limit that it pays for."""
     waited, prices = solution.stall_cycles, solution.prices
     for limit, row in zip(machine.limits, prices.crossing, strict=True):
@@ -130,7 +133,7 @@ def _stalls(solution: Solution, machine: Machine) -> Iterator[tuple[str, float]]
     yield RERUNS, float(prices.rerun @ waited)
 
 
-def _savings(solution: Solution, machine: Machine, chosen: Checkpoints) -> Iterator[tuple[str, float]]:
+def _savings(solution: Solution, machine: BoundMachine, chosen: Checkpoints) -> Iterator[tuple[str, float]]:
     """Return what a percent more of each resource takes off the bound."""
     time, prices = solution.stall_cycles + np.array(chosen.cycles), solution.prices
     yield GPU_MEMORY, float(prices.space.sum()) * machine.room_bytes / 100

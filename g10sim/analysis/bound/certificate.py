@@ -8,7 +8,7 @@ from math import ceil, log2
 import numpy as np
 
 from g10sim.analysis.bound.demand import Checkpoints
-from g10sim.analysis.bound.machine import Machine, crossings
+from g10sim.analysis.bound.machine import BoundMachine, crossings
 from g10sim.analysis.timeline import Floats, Integers
 
 _HIGHEST = 1e6
@@ -37,7 +37,7 @@ class Prices:
 class _Whole:
     """Prices in units of 2^-``bits`` cycles, so that no cycle of waiting pays for more than itself."""
 
-    def __init__(self, prices: Prices, machine: Machine, checkpoints: Checkpoints) -> None:
+    def __init__(self, prices: Prices, machine: BoundMachine, checkpoints: Checkpoints) -> None:
         self.machine, self.checkpoints = machine, checkpoints
         crossing, space, storing = map(_sane, (prices.crossing, prices.space, prices.storing))
         top = max(1.0, float(space.sum() + storing.sum() + 2 * crossing.sum()))
@@ -72,7 +72,7 @@ def _sane(values: Floats) -> Floats:
     return np.clip(np.nan_to_num(values), 0.0, _HIGHEST)
 
 
-def certified_stall(prices: Prices, machine: Machine, checkpoints: Checkpoints) -> int:
+def certified_stall(prices: Prices, machine: BoundMachine, checkpoints: Checkpoints) -> int:
     """Return the cycles of stall that no run can avoid, as far as these prices prove it; rounded down.
 
     A cycle of waiting costs 1 and pays for what can cross meanwhile; what crosses during computation is free

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
-from g10sim.analysis.bound.machine import Machine
+from g10sim.analysis.bound.machine import BoundMachine
 from g10sim.analysis.timeline import Floats, Integers
 
 _KERNELS_AT_ONCE = 2**16
@@ -49,7 +49,7 @@ class Curve:
 
 
 @lru_cache(maxsize=64)
-def curves(machine: Machine, *, inward: bool, outward: bool) -> tuple[Curve, ...]:
+def curves(machine: BoundMachine, *, inward: bool, outward: bool) -> tuple[Curve, ...]:
     """Return what decides how fast bytes come in, go out, or (both) go out and come back."""
     ways = [(store.inward if inward else ()) + (store.outward if outward else ()) for store in machine.stores]
     sizes = [machine.store_bytes(store) for store in machine.stores]
@@ -65,7 +65,7 @@ def curves(machine: Machine, *, inward: bool, outward: bool) -> tuple[Curve, ...
     return tuple(found)
 
 
-def _together(machine: Machine, ways: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Curve:
+def _together(machine: BoundMachine, ways: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Curve:
     """Return the curve of all tiers at once, each as fast as its own way allows until it is full."""
     rates = [
         min(Fraction(machine.limits[number].rate, machine.clock_hz * way.count(number)) for number in way)
@@ -96,7 +96,7 @@ class _Leg:
 
 
 def closed_form(
-    demand: Demand, machine: Machine, *, steady: bool
+    demand: Demand, machine: BoundMachine, *, steady: bool
 ) -> tuple[int, dict[str, float], dict[str, float]]:
     """Return the highest bound of all kernels, rounded down, with its stalls and savings.
 
@@ -124,7 +124,7 @@ def closed_form(
     return int(cycles), stalls, savings
 
 
-def least_cycles(demand: Demand, machine: Machine) -> float:
+def least_cycles(demand: Demand, machine: BoundMachine) -> float:
     """Return the cycles of ``closed_form`` for an iteration that is not repeated, as a float."""
     return _worst(demand, machine, _once(demand))[0]
 
@@ -139,7 +139,7 @@ def _once(demand: Demand) -> list[_Leg]:
     ]
 
 
-def _worst(demand: Demand, machine: Machine, legs: Sequence[_Leg]) -> tuple[float, int]:
+def _worst(demand: Demand, machine: BoundMachine, legs: Sequence[_Leg]) -> tuple[float, int]:
     """Return the highest bound of all kernels, and the first kernel that has it."""
     highest, kernel = 0.0, 0
     for first in range(0, len(demand.cycles), _KERNELS_AT_ONCE):
@@ -159,7 +159,7 @@ def _worst(demand: Demand, machine: Machine, legs: Sequence[_Leg]) -> tuple[floa
 
 
 def _one(
-    demand: Demand, machine: Machine, legs: Sequence[_Leg], kernel: int
+    demand: Demand, machine: BoundMachine, legs: Sequence[_Leg], kernel: int
 ) -> tuple[Fraction, dict[str, float]]:
     """Return the bound of one kernel, exactly, and its waiting by resource."""
     excess = int(demand.live_bytes[kernel]) - machine.room_bytes

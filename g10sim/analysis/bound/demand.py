@@ -160,7 +160,7 @@ def choose_checkpoints(demand: Demand, count: int) -> Integers:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PeriodGroup:
     """Periods that cover the same states, ``first`` to ``last``; over the border they are counted on.
 
     Bytes that do not leave are away from the beginning; those that do not return stay away to the end.
@@ -219,7 +219,7 @@ class Checkpoints:
         return (state + 1) % len(self.cycles)
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[PeriodGroup, ...]:
         """Periods merged by the states that they cover and by what a rerun costs."""
         members = grouped(
             ((stretch, _class_of(period.rerun), period.frozen), period)
@@ -227,7 +227,7 @@ class Checkpoints:
             for stretch in self._stretches(period)
         )
         return tuple(
-            Group(*stretch, sum(period.size_bytes for period in found), _cheapest(found), frozen)
+            PeriodGroup(*stretch, sum(period.size_bytes for period in found), _cheapest(found), frozen)
             for (stretch, _, frozen), found in members.items()
         )
 

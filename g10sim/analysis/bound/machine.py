@@ -14,7 +14,7 @@ GPU_MEMORY = "GPU memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class RateLimit:
     """Most bytes/second over one direction of a link, or over both together where paths of both name it."""
 
     name: str
@@ -22,7 +22,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class BoundTier:
     """A memory tier: its capacity, and the limits that a byte counts against on its way in and out.
 
     ``inward`` (to the GPU) and ``outward`` are positions in ``Machine.limits``, one for each crossing.
@@ -35,7 +35,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class BoundMachine:
     """GPU memory, and the tiers and limits that one GPU has to itself.
 
     ``queued_stores`` is the number of tiers that pages queue for (0: all of ``stores``).
@@ -44,8 +44,8 @@ class Machine:
     gpu_bytes: int
     page_bytes: int
     clock_hz: int
-    limits: tuple[Limit, ...]
-    stores: tuple[Store, ...]
+    limits: tuple[RateLimit, ...]
+    stores: tuple[BoundTier, ...]
     queued_stores: int = 0
 
     def __post_init__(self) -> None:
@@ -68,11 +68,11 @@ class Machine:
         outward = max(store.outward.count(limit) for store in self.stores)
         return (3 * self.queued_stores + 2) * (inward + outward) * self.page_bytes
 
-    def store_bytes(self, store: Store) -> int:
+    def store_bytes(self, store: BoundTier) -> int:
         """Capacity of a tier in whole pages."""
         return store.capacity_bytes // self.page_bytes * self.page_bytes
 
-    def bettered(self) -> Iterator[tuple[str, Machine]]:
+    def bettered(self) -> Iterator[tuple[str, BoundMachine]]:
         """Yield, by name of a resource, the machine with a percent more of it."""
         yield GPU_MEMORY, replace(self, gpu_bytes=self.gpu_bytes * 101 // 100)
         for place, store in enumerate(self.stores):
@@ -82,7 +82,7 @@ class Machine:
             faster = replace(limit, rate=limit.rate * 101 // 100)
             yield limit.name, replace(self, limits=_with(self.limits, place, faster))
 
-    def reduced(self, most_bytes: int) -> Machine:
+    def reduced(self, most_bytes: int) -> BoundMachine:
         """Return the machine without tiers that never help and limits that never bind.
 
         A tier never helps if another one has room for ``most_bytes``, all that ever leaves the GPU, and is
@@ -100,7 +100,7 @@ class Machine:
         ]
         return replace(self, stores=tuple(kept))._with_binding_limits()
 
-    def _dominates(self, one: Store, other: Store, most_bytes: int, *, earlier: bool) -> bool:
+    def _dominates(self, one: BoundTier, other: BoundTier, most_bytes: int, *, earlier: bool) -> bool:
         if self.store_bytes(one) < most_bytes:
             return False
         ways = [(one.inward, other.inward), (one.outward, other.outward)]
@@ -109,7 +109,7 @@ class Machine:
         same = all(Counter(mine) == Counter(its) for mine, its in ways)
         return not same or earlier or self.store_bytes(other) < most_bytes
 
-    def _with_binding_limits(self) -> Machine:
+    def _with_binding_limits(self) -> BoundMachine:
         """Leave out limits that another one, no higher, holds for all the same bytes."""
         ways = [way for store in self.stores for way in (store.inward, store.outward)]
         table = [(limit.rate, [way.count(place) for way in ways]) for place, limit in enumerate(self.limits)]

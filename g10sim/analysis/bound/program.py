@@ -9,8 +9,8 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, vstack
 
 from g10sim.analysis.bound.certificate import Prices
-from g10sim.analysis.bound.demand import Checkpoints, Group
-from g10sim.analysis.bound.machine import Machine, crossings
+from g10sim.analysis.bound.demand import Checkpoints, PeriodGroup
+from g10sim.analysis.bound.machine import BoundMachine, crossings
 from g10sim.analysis.timeline import Floats, Integers
 
 _TOLERANCE = 1e-9
@@ -42,7 +42,7 @@ class _Rows:
         return csr_array(coo_array((values, tuple(places)), shape=(rows, columns)))
 
 
-class Program:
+class LinearProgram:
     """Rows and columns of the program.
 
     Variables are the stall of every interval; for every group, place and state the bytes away there; the
@@ -51,7 +51,7 @@ class Program:
     take over the fastest limit.
     """
 
-    def __init__(self, machine: Machine, checkpoints: Checkpoints) -> None:
+    def __init__(self, machine: BoundMachine, checkpoints: Checkpoints) -> None:
         self._machine, self._checkpoints = machine, checkpoints
         self._bytes = max(1.0, float(checkpoints.demand.peak_bytes))
         rate = max((limit.rate for limit in machine.limits), default=1) / machine.clock_hz
@@ -116,7 +116,7 @@ class Program:
         )
         return Solution(found.x[: self._intervals] * self._cycles, prices)
 
-    def _add(self, group: Group) -> None:
+    def _add(self, group: PeriodGroup) -> None:
         """Add the variables and rows of a group."""
         positions = np.arange(group.first, group.last + 1)
         states = positions % self._states

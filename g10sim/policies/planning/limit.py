@@ -18,7 +18,7 @@ class Limited(Declared):
     computer, and the note of the results says so. None: no limit."""
 
 
-class Limit:
+class TimeLimit:
     """CPU seconds that planning may take from now on; None: as many as it takes."""
 
     def __init__(self, seconds: float | None = None) -> None:

@@ -139,7 +139,7 @@ class Occupancy:
         return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else self.bytes[:0]
 
 
-class Pressure(Occupancy):
+class ExcessOccupancy(Occupancy):
     """Occupancy, and how long it exceeds a limit."""
 
     def __init__(self, occupancy_bytes: Integers, durations: Integers, limit_bytes: float) -> None:

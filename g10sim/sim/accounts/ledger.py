@@ -17,7 +17,7 @@ from g10sim.records import (
     traffic_columns,
     word_columns,
 )
-from g10sim.sim.accounts.repetition import Repetition, Snapshot
+from g10sim.sim.accounts.repetition import EndState, Repetition
 from g10sim.sim.context import JobContext
 
 Beside: TypeAlias = tuple[CpuRecord | None, Mapping[str, int]]
@@ -126,7 +126,7 @@ class Ledger:
         ]
         return _labelled(traffic_columns(memory.kinds), sizes)
 
-    def close_iteration(self, iteration: int, now: int, state: Snapshot, beside: Beside) -> IterationRecord:
+    def close_iteration(self, iteration: int, now: int, state: EndState, beside: Beside) -> IterationRecord:
         """Book an iteration that has just ended in some state, and what was done next to the GPU."""
         memory, page = self._memory, self._memory.page_bytes
         slowest_first = reversed(memory.pools.items())

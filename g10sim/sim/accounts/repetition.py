@@ -13,7 +13,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.run import AUTO, most_iterations
 from g10sim.errors import ConfigError
 from g10sim.records import IterationRecord
-from g10sim.sim.fabric import Clock, Phase, Timer
+from g10sim.sim.fabric import Clock, Moment, Timer
 from g10sim.trace.workload import Workload
 
 
@@ -66,7 +66,7 @@ class Patience:
 
     def watch(self, at_most: int, iterations: Iterations) -> None:
         """Wait until the last iteration of a job, which begins now, has taken more cycles than that."""
-        Timer(self._clock, Phase.TURNS, at_most + 1, lambda _: self._ring(iterations))
+        Timer(self._clock, Moment.TURNS, at_most + 1, lambda _: self._ring(iterations))
 
     def _ring(self, iterations: Iterations) -> None:
         """Count a job that is late. Raises TooSlowError where all are, unless they wait for nothing."""
@@ -119,7 +119,7 @@ ORDER_TOLERANCE = 100
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class EndState:
     """State of one job and of what it moves, at the end of an iteration.
 
     ``lies`` are the pages of every tensor at every place and in transfer, and those that caches of drives
@@ -144,7 +144,7 @@ class Snapshot:
         found.update(repr((self.crossing, self.rest)).encode())
         return found.digest()
 
-    def is_near(self, other: Snapshot, pages: int) -> bool:
+    def is_near(self, other: EndState, pages: int) -> bool:
         """Return whether at most a thousandth of that many pages lie elsewhere, a hundredth in the order.
 
         Where a single page is more than that, none may, and those on links must be as far.
@@ -199,10 +199,10 @@ class Repetition:
         self._page_bytes, self._confirms = page_bytes, confirms
         self._records: list[IterationRecord] = []
         self._digests: list[bytes | None] = []
-        self._last: Snapshot | None = None
+        self._last: EndState | None = None
         self._settled_since = 0
 
-    def judge(self, record: IterationRecord, state: Snapshot) -> tuple[bool | None, int | None]:
+    def judge(self, record: IterationRecord, state: EndState) -> tuple[bool | None, int | None]:
         """Return whether iterations are steady from now on, and after how many exactly the same comes again.
 
         The first iteration cannot tell: None. Without an exact repetition, the second is None.

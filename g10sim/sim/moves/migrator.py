@@ -18,7 +18,7 @@ from g10sim.policies.interface.policy import PolicyView
 from g10sim.records import Location
 from g10sim.sim.beside.cpu import HostStores
 from g10sim.sim.context import Claims, JobContext
-from g10sim.sim.fabric import Fabric, Phase, Timer
+from g10sim.sim.fabric import Fabric, Moment, Timer
 from g10sim.sim.hooks import MOVES
 from g10sim.sim.stages.recomputation import Recomputation
 from g10sim.trace.model import Trace
@@ -247,7 +247,7 @@ class DelayedMoves:
                 with self._fabric.alter():
                     self._migrator.perform((planned.move,))
 
-        timer = Timer(self._clock, Phase.KERNELS, planned.delay_cycles, ring)
+        timer = Timer(self._clock, Moment.KERNELS, planned.delay_cycles, ring)
         self._pending[timer] = self._clock.cycle + planned.delay_cycles, planned.move
 
     def _is_void(self, move: Move, since: int) -> bool:

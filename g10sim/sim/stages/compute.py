@@ -11,7 +11,7 @@ from sys import maxsize
 from simpy import Event
 
 from g10sim.config.sharing import SharingSpec
-from g10sim.sim.fabric import Clock, Phase, Process, Timer
+from g10sim.sim.fabric import Clock, Moment, Process, Timer
 from g10sim.units import duration_to_cycles
 
 # Work is counted in parts of a cycle, so that speeds below 1 add up without rounding that would matter.
@@ -198,7 +198,7 @@ class Concurrency:
 class _Computed(Event):
     """A kernel has computed."""
 
-    phase = Phase.COMPUTED
+    phase = Moment.COMPUTED
 
 
 class Alone:
@@ -286,7 +286,7 @@ class Shared:
             self._waiting.pop(job).succeed()
         if done:
             # A kernel that follows another of its job in the same cycle keeps the job's turn.
-            Timer(self._clock, Phase.TURNS, 0, self._rest)
+            Timer(self._clock, Moment.TURNS, 0, self._rest)
 
     def _rest(self, _: Event) -> None:
         self._discipline.rest()
@@ -294,7 +294,7 @@ class Shared:
 
     def _arm(self) -> None:
         left = self._discipline.next_end()
-        self._timer = None if left is None else Timer(self._clock, Phase.KERNELS, left, self._ring)
+        self._timer = None if left is None else Timer(self._clock, Moment.KERNELS, left, self._ring)
 
     def _ring(self, timer: Event) -> None:
         if timer is self._timer:

@@ -128,7 +128,7 @@ class Fetching:
         return endless_wait(memory, kernel, missing)
 
 
-class InPlace:
+class InPlaceAccess:
     """Accesses of one job's kernels.
 
     A kernel reads the bytes of an input as often as its trace says, and writes those of an output once, each

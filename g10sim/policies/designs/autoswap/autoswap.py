@@ -27,7 +27,7 @@ from g10sim.policies.designs.farthest_use import WholeTensors, WholeTensorsJob
 from g10sim.policies.interface import MigrationPlan, Place, PlannedMachine, PlannedPlace, Requirements
 from g10sim.policies.interface.parameters import Count, Size, parameter
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.policies.planning.limit import Limited, TimeLimit
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 from g10sim.units import cycles_to_ms, format_bytes, parse_bytes
@@ -100,7 +100,7 @@ class AutoSwap(Limited, WholeTensors):
 
         Raises UnsupportedError.
         """
-        self._time = Limit(self.planning_limit)
+        self._time = TimeLimit(self.planning_limit)
         trace, tier = whole_pages(job.trace, machine.page_bytes), machine.tier(self.target)
         least = parse_bytes(self.least_tensor)
         planner = SwapPlanner(

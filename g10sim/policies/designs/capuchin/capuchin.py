@@ -12,7 +12,7 @@ from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.designs.capuchin.planner import Hybrid
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, trigger_at
-from g10sim.policies.designs.tensile.planner import PlannerOptions, plan_jobs
+from g10sim.policies.designs.tensile.planner import TensileOptions, plan_jobs
 from g10sim.policies.interface import JobPolicy, PlannedMachine, PolicyPerJob, PolicyView, Requirements
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Share, Size, SizeOrTensile, parameter
@@ -219,7 +219,7 @@ class Capuchin(Limited, PolicyPerJob):
         if self.saving is not None:
             return int((1 - self.saving) * sum(accesses.sizes))
         if self.memory_target == _TENSILE:
-            planned = plan_jobs([accesses], PlannerOptions(), machine.link_rate, machine.gpu_bytes)
+            planned = plan_jobs([accesses], TensileOptions(), machine.link_rate, machine.gpu_bytes)
             return planned.peak_bytes
         return machine.gpu_bytes if self.memory_target is None else parse_bytes(self.memory_target)
 

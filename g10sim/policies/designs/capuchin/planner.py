@@ -14,7 +14,7 @@ from g10sim.policies.designs.capuchin.recomputations import Recomputations
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, LeastCosts, access_pairs
 from g10sim.policies.planning.channel import NEVER, Interval
 from g10sim.policies.planning.choice import best_first
-from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.limit import TimeLimit
 from g10sim.policies.planning.swapping.peak import PeakAnalysis, recomputation_of
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule, Recomputed
 
@@ -57,7 +57,7 @@ class Hybrid:
         self._swaps: dict[int, GuidedSwap] = {}
         self._recomputed = Recomputations(accesses, self._rules)
         self.unplanned_peak_bytes, self.target_bytes = self.peak_bytes, target_bytes
-        self.time = Limit(planning_limit)
+        self.time = TimeLimit(planning_limit)
         self._choose()
 
     @property

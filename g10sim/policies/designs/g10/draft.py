@@ -10,8 +10,8 @@ from g10sim.analysis.timeline import Integers
 from g10sim.policies.interface import MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Evict, Fetch, Free, TensorMove
 from g10sim.policies.interface.parameters import parameter
-from g10sim.policies.planning.limit import Limit, Limited
-from g10sim.policies.planning.occupancy import Pressure
+from g10sim.policies.planning.limit import Limited, TimeLimit
+from g10sim.policies.planning.occupancy import ExcessOccupancy
 from g10sim.policies.planning.timeline import Absence, Timeline
 from g10sim.trace.model import Tensor, Trace
 
@@ -82,11 +82,11 @@ class Draft:
         timeline: Timeline,
         machine: PlannedMachine,
         target_bytes: float,
-        time: Limit,
+        time: TimeLimit,
     ) -> None:
         self.machine, self.timeline, self.target_bytes = machine, timeline, target_bytes
         self.pressed_kernel = int(occupancy.argmax()) if len(occupancy) else 0
-        self.occupancy, self.time = Pressure(occupancy, timeline.durations, target_bytes), time
+        self.occupancy, self.time = ExcessOccupancy(occupancy, timeline.durations, target_bytes), time
         self.evictions: list[PlannedEviction] = []
         self.allocations, self.frees = list[tuple[int, int]](), list[tuple[int, int]]()
 

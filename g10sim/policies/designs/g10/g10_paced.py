@@ -15,7 +15,7 @@ from g10sim.policies.designs.g10.recovery import RecoveringJob, WaitingJob
 from g10sim.policies.interface import PlannedMachine, PlannedTier, Policy, PolicyPerJob, Trials
 from g10sim.policies.interface.parameters import Count, parameter
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.limit import Limit, speed
+from g10sim.policies.planning.limit import TimeLimit, speed
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 
@@ -74,7 +74,7 @@ class G10Paced(PlannerOptions, PolicyPerJob):
     def _set_up(self) -> None:
         self._drafts: dict[tuple[object, ...], tuple[Trace, Draft]] = {}
         self._needs_ssd = False
-        self._trials, self._tried_for = 0, Limit()
+        self._trials, self._tried_for = 0, TimeLimit()
 
     job_class: ClassVar[type[RecoveringJob]] = RecoveringJob
 
@@ -86,7 +86,7 @@ class G10Paced(PlannerOptions, PolicyPerJob):
             return self
         if sum(len(job.trace.kernels) for job in obstacle.workload.jobs) > self.trial_kernels:
             return self._variant("waiting", 0)
-        speeds, time = dict[G10Paced, float](), Limit(self.planning_limit)
+        speeds, time = dict[G10Paced, float](), TimeLimit(self.planning_limit)
         for design in self._candidates(speeds):
             unpaced = (found for other, found in speeds.items() if other.method == "unpaced")
             # The best of those that do not wait counts where it is less than _MUCH slower than one that does.

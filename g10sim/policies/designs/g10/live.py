@@ -36,7 +36,7 @@ from g10sim.analysis.timeline import Flags, Floats, Integers, kernel_durations
 from g10sim.policies.designs.g10.draft import Draft, PlannedEviction, PlanningParameters, allocation_kernel
 from g10sim.policies.interface import PlannedMachine, PlannedTier
 from g10sim.policies.planning.choice import Standing, nested
-from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.limit import TimeLimit
 from g10sim.policies.planning.occupancy import Budget, Occupancy
 from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
@@ -61,7 +61,7 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
     candidates = [absence for absence in absences(trace, sizes) if absence.end - absence.start > 1]
     capacity = machine.gpu_bytes * parameters.memory_factor
     floor = np.maximum(working_set_bytes(trace), capacity)
-    time = Limit(parameters.planning_limit)
+    time = TimeLimit(parameters.planning_limit)
     least = inf, inf
     for _ in range(parameters.pacing_rounds):
         selection = _Selection(candidates, base, durations, machine, parameters, time)
@@ -107,7 +107,7 @@ class _Selection(Draft):
         durations: Integers,
         machine: PlannedMachine,
         parameters: PlanningParameters,
-        time: Limit,
+        time: TimeLimit,
     ) -> None:
         target = machine.gpu_bytes * parameters.memory_factor * parameters.memory_target
         super().__init__(base.copy(), Timeline(durations), machine, target, time)

@@ -33,7 +33,7 @@ from g10sim.policies.designs.g10.draft import Draft, PlanningParameters, allocat
 from g10sim.policies.designs.g10.published_links import Direction
 from g10sim.policies.designs.g10.sort_order import introsorted
 from g10sim.policies.interface import Evict, Fetch, Free, MigrationPlan, Planned, PlannedMachine, PlannedTier
-from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.limit import TimeLimit
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
@@ -66,7 +66,7 @@ class _Planning(Draft):
         target = int(parameters.memory_factor * int(parameters.memory_target * machine.gpu_bytes))
         timeline = Timeline(durations)
         occupancy, self._hints = _allocated(trace, machine, timeline, target)
-        time = Limit(parameters.planning_limit)
+        time = TimeLimit(parameters.planning_limit)
         super().__init__(occupancy, timeline, machine, target, time)
         self._found: list[Planned] = []
         self._parameters, self._margin, self._kernels = parameters, parameters.safety_margin, len(durations)

@@ -13,7 +13,7 @@ import numpy as np
 from g10sim.analysis.timeline import Flags, Floats, Integers, prefix_sums
 
 
-class Channel:
+class ByteBudget:
     """Bytes that can still move during each kernel; where it is full, all of its capacity is used."""
 
     def __init__(self, capacity_bytes: Floats) -> None:
@@ -59,7 +59,7 @@ class Direction:
     """One direction of the GPU's link, and the SSD's share of it. Rates are bytes/microsecond."""
 
     def __init__(self, microseconds: Floats, link_rate: float, ssd_rate: float) -> None:
-        self.link, self.ssd = Channel(microseconds * link_rate), Channel(microseconds * ssd_rate)
+        self.link, self.ssd = (ByteBudget(microseconds * link_rate), ByteBudget(microseconds * ssd_rate))
 
     def take_for_ssd(self, start: int, size_bytes: int) -> None:
         """Use up budget for a transfer to or from the SSD, from kernel ``start`` on."""

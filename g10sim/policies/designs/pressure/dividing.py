@@ -16,7 +16,7 @@ Shares = Sequence[float]
 """Shares of bytes by tier."""
 
 
-class Queues:
+class EvictionQueues:
     """Evictions under way to each tier, and what its path may still be asked to carry.
 
     Tiers are numbers, ``free_bytes`` are those of each. Queues may be as long as their paths take ``cycles``
@@ -161,7 +161,7 @@ class Division:
         """Forget what has left: no tier is behind its share of that by any bytes."""
         self._debts, self._even_debts = ([0.0] * len(self._rates) for _ in range(2))
 
-    def start_kernel(self, kernel: int, queues: Queues) -> None:
+    def start_kernel(self, kernel: int, queues: EvictionQueues) -> None:
         """Look at what has to leave from a kernel on that lacks something."""
         self._kernel, self._queues = kernel, queues
         self._has_looked, self._divided = False, (0, ())

@@ -10,7 +10,7 @@ import numpy as np
 
 from g10sim.analysis.bound.closed_form import least_cycles
 from g10sim.analysis.bound.demand import Demand
-from g10sim.analysis.bound.machine import Limit, Machine, Store
+from g10sim.analysis.bound.machine import BoundMachine, BoundTier, RateLimit
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.vitality import inactive_periods
 from g10sim.grouping import grouped
@@ -27,7 +27,7 @@ _SLACK = 0.01
 of the time, and of what drops save."""
 
 
-def machine_of(planned: PlannedMachine) -> Machine:
+def machine_of(planned: PlannedMachine) -> BoundMachine:
     """Return the limits and tiers that a planner counts on: the link in each direction, and each tier's."""
     clock = planned.clock_hz
     rates = [("link in", planned.link_rate), ("link out", planned.link_rate)]
@@ -35,9 +35,9 @@ def machine_of(planned: PlannedMachine) -> Machine:
     for tier in planned.tiers:
         number = len(rates)
         rates += [(f"{tier.name} read", tier.read_rate), (f"{tier.name} write", tier.write_rate)]
-        stores.append(Store(tier.name, tier.capacity_bytes, (0, number), (1, number + 1)))
-    limits = tuple(Limit(name, max(1, int(rate * clock))) for name, rate in rates)
-    return Machine(planned.gpu_bytes, planned.page_bytes, clock, limits, tuple(stores))
+        stores.append(BoundTier(tier.name, tier.capacity_bytes, (0, number), (1, number + 1)))
+    limits = tuple(RateLimit(name, max(1, int(rate * clock))) for name, rate in rates)
+    return BoundMachine(planned.gpu_bytes, planned.page_bytes, clock, limits, tuple(stores))
 
 
 def chosen_drops(demand: Demand, planned: PlannedMachine, keeps_copies: bool = False) -> tuple[Dropped, ...]:

@@ -8,7 +8,7 @@ from itertools import compress, count, filterfalse
 from math import inf
 
 from g10sim.policies.designs.pressure.account import Account, Settings
-from g10sim.policies.designs.pressure.dividing import Division, Queues
+from g10sim.policies.designs.pressure.dividing import Division, EvictionQueues
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.transfers import Arrivals, Departures
 from g10sim.policies.interface import Await, Drop, Evict, Fetch, Free, Move, PlannedMachine, PolicyView
@@ -266,7 +266,7 @@ class Steering:
         case.
         """
         kernel, account, shortage, machine = view.kernel, self._account, self._shortage, self._machine
-        queues: Queues | None = None
+        queues: EvictionQueues | None = None
         for tensor in account.present:
             if tensor in self._leaving.ways:
                 continue
@@ -278,7 +278,7 @@ class Steering:
             if queues is None:
                 free = [view.free_bytes_of(tier.name) for tier in machine.tiers]
                 queued = [self._leaving.queued[tier] for tier in range(len(free))]
-                queues = Queues(machine, free, cycles + self._settings.backlog_cycles, queued)
+                queues = EvictionQueues(machine, free, cycles + self._settings.backlog_cycles, queued)
                 self._division.start_kernel(kernel, queues)
             if shortage.worst_soon() + queues.queued_bytes <= 0:
                 if not queues.idle_tiers():

@@ -16,7 +16,7 @@ _LAPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class LinkRates:
     """Bytes/cycle in and out while both ways are busy, and while the other one is idle."""
 
     into: float
@@ -51,7 +51,7 @@ class Copies:
     into: Sequence[tuple[int, int]]
     free_bytes: Sequence[int]
 
-    def cycles(self, durations: Sequence[int], rates: Rates) -> float:
+    def cycles(self, durations: Sequence[int], rates: LinkRates) -> float:
         """Return how long the last iteration takes.
 
         A kernel waits for what it needs to come, and for what has to leave before it. Meanwhile later copies
@@ -132,7 +132,7 @@ def copied_cycles(
         both = min(machine.in_rate, read), min(machine.out_rate, write)
         alone = min(machine.lone_in_rate, read), min(machine.lone_out_rate, write)
         copies = copies_of(forecast, machine.gpu_bytes + room, keeps_copies)
-        longest = max(longest, copies.cycles(durations, Rates(*both, *alone)))
+        longest = max(longest, copies.cycles(durations, LinkRates(*both, *alone)))
         room += tier.capacity_bytes
     return longest
 

@@ -12,7 +12,7 @@ from g10sim.policies.interface import PlannedMachine, PolicyView
 _Way = TypeVar("_Way", bound=Hashable)
 
 
-class Transfers(Generic[_Way]):
+class InFlight(Generic[_Way]):
     """Tensors on their way, first come first served: of those that go the same way, one after another.
 
     ``ways`` are those of all tensors, in the order in which they were asked for; ``queued`` are the bytes yet
@@ -53,7 +53,7 @@ class Transfers(Generic[_Way]):
             self.queued[way] -= self._queues[way].pop(tensor)
 
 
-class Departures(Transfers[int]):
+class Departures(InFlight[int]):
     """Tensors that were asked to leave, by the number of the tier where they go."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Departures(Transfers[int]):
 Tiers: TypeAlias = tuple[str, ...]
 
 
-class Arrivals(Transfers[Tiers]):
+class Arrivals(InFlight[Tiers]):
     """Tensors that were asked for, by the names of the tiers that they come from."""
 
     def follow(self, has_moved: Callable[[int], bool]) -> None:

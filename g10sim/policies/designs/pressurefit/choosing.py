@@ -11,10 +11,10 @@ from operator import attrgetter
 from g10sim.analysis.pools.placement import Block, place_blocks
 from g10sim.grouping import grouped
 from g10sim.policies.designs.pressure.forecast import Dropped
-from g10sim.policies.designs.pressurefit.replay import Replay
-from g10sim.policies.designs.pressurefit.residency import RULES, Residency, Rule, Windows
-from g10sim.policies.designs.pressurefit.tasks import Program, Programs
-from g10sim.policies.planning.limit import Limit
+from g10sim.policies.designs.pressurefit.replay import TaskReplay
+from g10sim.policies.designs.pressurefit.residency import RULES, GapChoice, Rule, Windows
+from g10sim.policies.designs.pressurefit.tasks import Programs, TaskList
+from g10sim.policies.planning.limit import TimeLimit
 
 _REPAIRS = 16
 """Times that the best plan gets more room where it lacked some; the source repairs every plan, 256 times."""
@@ -29,10 +29,10 @@ class Fitted:
     For some of its tensors there are no addresses, as they span ``excess_bytes`` more than there are.
     """
 
-    program: Program
-    residency: Residency
+    program: TaskList
+    residency: GapChoice
     rule: Rule
-    replay: Replay
+    replay: TaskReplay
     excess_bytes: int = 0
 
     @property
@@ -41,7 +41,7 @@ class Fitted:
         return self.replay.cycles
 
 
-def fastest(programs: Programs, drops: Sequence[Sequence[Dropped]], limit: Limit) -> Fitted:
+def fastest(programs: Programs, drops: Sequence[Sequence[Dropped]], limit: TimeLimit) -> Fitted:
     """Return the fastest plan where one of some groups is dropped, or of those that there was time for."""
     first, *others = sorted(_tried(programs, drops, limit), key=attrgetter("cycles"))
     pool_bytes = first.program.capacity_bytes
@@ -62,7 +62,7 @@ def _worth(plan: Fitted) -> tuple[bool, float]:
     return plan.excess_bytes > 0, plan.cycles
 
 
-def _with_addresses(plan: Fitted, pool_bytes: int, most_cycles: float, limit: Limit) -> Fitted:
+def _with_addresses(plan: Fitted, pool_bytes: int, most_cycles: float, limit: TimeLimit) -> Fitted:
     """Return a plan by the same rules for as much memory as its tensors take with addresses.
 
     One that takes that many cycles or more is not looked at any further.
@@ -79,7 +79,7 @@ def _with_addresses(plan: Fitted, pool_bytes: int, most_cycles: float, limit: Li
     return plan
 
 
-def _tried(programs: Programs, drops: Sequence[Sequence[Dropped]], limit: Limit) -> Iterator[Fitted]:
+def _tried(programs: Programs, drops: Sequence[Sequence[Dropped]], limit: TimeLimit) -> Iterator[Fitted]:
     """Yield the plans of all groups whose kernels alone take less than the fastest plan before."""
     best = inf
     for dropped in drops:
@@ -94,7 +94,7 @@ def _tried(programs: Programs, drops: Sequence[Sequence[Dropped]], limit: Limit)
                     return
 
 
-def _repaired(plan: Fitted, limit: Limit) -> Iterator[Fitted]:
+def _repaired(plan: Fitted, limit: TimeLimit) -> Iterator[Fitted]:
     """Yield plans, each of which has more room where the one before lacked some."""
     for _ in range(_REPAIRS):
         is_ideal = plan.cycles <= plan.program.begins[-1]
@@ -104,21 +104,21 @@ def _repaired(plan: Fitted, limit: Limit) -> Iterator[Fitted]:
         yield plan
 
 
-def _plans(program: Program) -> Iterator[Fitted]:
+def _plans(program: TaskList) -> Iterator[Fitted]:
     known = list[set[int]]()
     for stall_first, headroom in product((True, False), (True, False)):
-        residency = Residency(program, stall_first=stall_first, headroom=headroom)
+        residency = GapChoice(program, stall_first=stall_first, headroom=headroom)
         if residency.cut not in known:
             known.append(set(residency.cut))
             windows = Windows(program, residency)
             yield from (_fitted(program, residency, rule, windows) for rule in RULES)
 
 
-def _fitted(program: Program, residency: Residency, rule: Rule, windows: Windows) -> Fitted:
-    return Fitted(program, residency, rule, Replay(program, residency, rule(windows)))
+def _fitted(program: TaskList, residency: GapChoice, rule: Rule, windows: Windows) -> Fitted:
+    return Fitted(program, residency, rule, TaskReplay(program, residency, rule(windows)))
 
 
-def extent_bytes(program: Program, replay: Replay) -> int:
+def extent_bytes(program: TaskList, replay: TaskReplay) -> int:
     """Return the bytes from the first to the last address of a plan that was replayed.
 
     A tensor takes memory from when its copy in starts, or its task, until it is gone. What one task alone

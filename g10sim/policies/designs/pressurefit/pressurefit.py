@@ -19,7 +19,7 @@ from g10sim.policies.interface import PlannedMachine, PolicyPerJob, Requirements
 from g10sim.policies.interface.parameters import ShareOrFastest, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.channel import NEVER
-from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.policies.planning.limit import Limited, TimeLimit
 from g10sim.trace.model import Phase, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
@@ -56,7 +56,7 @@ class PressureFit(Limited, PolicyPerJob):
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Admission:
         """Plan a job."""
-        limit = Limit(self.planning_limit)
+        limit = TimeLimit(self.planning_limit)
         demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
         numbers = block_numbers(job.trace)
         programs = Programs(demand, machine, numbers)
@@ -64,7 +64,7 @@ class PressureFit(Limited, PolicyPerJob):
             programs = Programs(demand, machine, split_numbers(numbers, too_large))
         drops: list[Sequence[Dropped]] = [()]
         if self.recompute:
-            blocks = Blocks(job.trace, numbers)
+            blocks = ModelBlocks(job.trace, numbers)
             shares = _SHARES if self.recompute == _FASTEST else (float(self.recompute),)
             drops = [dropped for dropped, _ in groupby(map(blocks.drops, shares))]
         plan = fastest(programs, drops, limit)
@@ -73,7 +73,7 @@ class PressureFit(Limited, PolicyPerJob):
         return Admission(job.trace, plan, "; ".join(filter(None, notes)))
 
 
-class Blocks:
+class ModelBlocks:
     """Blocks of a model, and data of each that only its own backward pass reads and that can be made again.
 
     Kernel k belongs to task ``tasks[k]``. A block whose backward pass comes before the next forward pass is

@@ -9,8 +9,8 @@ from math import inf
 import numpy as np
 
 from g10sim.grouping import grouped
-from g10sim.policies.designs.pressurefit.residency import Arrivals, Residency
-from g10sim.policies.designs.pressurefit.tasks import Program
+from g10sim.policies.designs.pressurefit.residency import Arrivals, GapChoice
+from g10sim.policies.designs.pressurefit.tasks import TaskList
 
 _LAPS = 2
 """Iterations that are followed; the last one counts."""
@@ -18,7 +18,7 @@ _DELAYS = 256
 """Repairs of a plan, after which it is given up (als244/shadowspill, ``max_repair_attempts``)."""
 
 
-class Replay:
+class TaskReplay:
     """Follows tasks and copies, none of which passes what was asked for before it.
 
     A task starts when its tensors have come and there is room for what it makes. A copy in starts when it is
@@ -26,7 +26,7 @@ class Replay:
     never have room, what came for later ones is asked for after it instead: ``arrivals`` change then.
     """
 
-    def __init__(self, program: Program, residency: Residency, arrivals: Arrivals) -> None:
+    def __init__(self, program: TaskList, residency: GapChoice, arrivals: Arrivals) -> None:
         self._program, count, self.arrivals = program, program.tasks, dict(arrivals)
         self._clean, self._places = residency.clean, [end % count for end in program.ends]
         due = list(filter(arrivals.__contains__, program.first_due))

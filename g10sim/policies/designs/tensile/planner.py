@@ -15,7 +15,7 @@ from g10sim.analysis.timeline import Integers
 from g10sim.config.effects import Effect
 from g10sim.policies.interface.parameters import Share, parameter
 from g10sim.policies.planning.channel import Channel, Interval
-from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.policies.planning.limit import Limited, TimeLimit
 from g10sim.policies.planning.swapping.peak import Accounting, Peak, PeakAnalysis, choose_recomputation
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule, Recomputed, Swap
 
@@ -127,7 +127,7 @@ _SHARED = Effect(
 )
 
 
-class PlannerOptions(Limited):
+class TensileOptions(Limited):
     """Parameters of the planner that users may choose."""
 
     across_iterations: bool = parameter(default=True, published="true, paper")
@@ -153,7 +153,7 @@ _LEAST_DROP = 0.0005
 class _JobPlanner:
     """The schedule of one job as it grows."""
 
-    def __init__(self, schedule: JobSchedule, options: PlannerOptions, bytes_per_cycle: float) -> None:
+    def __init__(self, schedule: JobSchedule, options: TensileOptions, bytes_per_cycle: float) -> None:
         self.schedule, self._rate = schedule, bytes_per_cycle
         accesses = schedule.accesses
         self.analysis = Residents(schedule, options.accounting)
@@ -217,12 +217,12 @@ class PlannedJobs:
     schedules: tuple[JobSchedule, ...]
     unplanned_peak_bytes: int
     peak_bytes: int
-    time: Limit
+    time: TimeLimit
 
 
 def plan_jobs(
     jobs: Sequence[AccessSequence],
-    options: PlannerOptions,
+    options: TensileOptions,
     bytes_per_cycle: float,
     free_bytes: int,
     target_bytes: int | None = None,
@@ -242,7 +242,7 @@ def plan_jobs(
         channels = shared if options.channels == "shared" else (Channel(), Channel())
         schedule = JobSchedule(accesses, channels[0], channels[1] if options.duplex else channels[0])
         planners.append(_JobPlanner(schedule, options, bytes_per_cycle))
-    sums, time = [_sum_of_peaks(planners)], Limit(options.planning_limit)
+    sums, time = [_sum_of_peaks(planners)], TimeLimit(options.planning_limit)
     while not _is_enough(sums, target_bytes) and not time.is_over():
         if not _swap_one(planners):
             recomputes = options.recomputation and sums[-1] >= free_bytes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from g10sim.policies.designs.tensile.planner import PlannedJobs, PlannerOptions, plan_jobs
+from g10sim.policies.designs.tensile.planner import PlannedJobs, TensileOptions, plan_jobs
 from g10sim.policies.interface import Evict, Fetch, MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule
 from g10sim.trace.model import Trace
@@ -52,7 +52,7 @@ def spread(measured: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(eq=False)
-class Group:
+class JobGroup:
     """Jobs that are planned together. Plans are made for all at once; each job adopts its own when it can.
 
     ``times`` are the kernel times, in cycles, that are planned with next.
@@ -61,7 +61,7 @@ class Group:
     traces: Mapping[int, Trace]
     times: dict[int, tuple[int, ...]]
     machine: PlannedMachine
-    options: PlannerOptions
+    options: TensileOptions
     target_bytes: int | None
     tier: PlannedTier
     threshold: float | None

@@ -11,8 +11,8 @@ from g10sim.config.run import AUTO
 from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
 from g10sim.looks import Look
-from g10sim.policies.designs.tensile.planner import PlannerOptions
-from g10sim.policies.designs.tensile.replanning import DRIFT, Group, predicted, spread
+from g10sim.policies.designs.tensile.planner import TensileOptions
+from g10sim.policies.designs.tensile.replanning import DRIFT, JobGroup, predicted, spread
 from g10sim.policies.interface import Await, Evict, MigrationPlan, Move, PolicyView, Requirements
 from g10sim.policies.interface.machine import planned_machine
 from g10sim.policies.interface.parameters import Count, Share, Size, parameter
@@ -34,7 +34,7 @@ _REPEATED = Effect(
 
 
 @register_policy
-class Tensile(PlannerOptions, JointPolicy):
+class Tensile(TensileOptions, JointPolicy):
     """Swaps, within iterations and across their border, and recomputations that lower the memory peak.
 
     At the peak of all jobs on a GPU together, the largest tensor that can be swapped is: out as early, in as
@@ -71,7 +71,7 @@ class Tensile(PlannerOptions, JointPolicy):
     """Make each kernel wait for the copies out that were issued during the one before it."""
 
     def _set_up(self) -> None:
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, JobGroup] = {}
         self._shares = False
         self._last: dict[int, tuple[int, int]] = {}
         self._barriers: dict[int, Mapping[int, frozenset[int]]] = {}
@@ -100,7 +100,7 @@ class Tensile(PlannerOptions, JointPolicy):
             times = {number: predicted(cycles, error, seed, number) for number, cycles in own.items()}
             machine = planned_machine(system, behaviour, gpus, workload.jobs[members[0]].gpu)
             tier = machine.tier(self.target)
-            group = Group(traces, times, machine, self, target, tier, self.replan_threshold)
+            group = JobGroup(traces, times, machine, self, target, tier, self.replan_threshold)
             first = min(workload.jobs[number].arrival_cycles for number in members)
             group.join([number for number in members if workload.jobs[number].arrival_cycles == first])
             self._groups.update(dict.fromkeys(members, group))
@@ -154,7 +154,7 @@ def _copies_out(plan: MigrationPlan) -> Mapping[int, frozenset[int]]:
     return {kernel: frozenset(tensors) for kernel, tensors in grouped(out).items()}
 
 
-def _describe(group: Group) -> str:
+def _describe(group: JobGroup) -> str:
     planned = group.planned
     if planned is None:
         return ""

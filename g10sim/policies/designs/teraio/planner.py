@@ -22,7 +22,7 @@ from g10sim.analysis.timeline import Floats, Integers, Numbers, kernel_durations
 from g10sim.policies.interface import Evict, Fetch, MigrationPlan, Planned, PlannedMachine, PlannedTier
 from g10sim.policies.planning.channel import NEVER, Channel, Gaps, Interval, groups
 from g10sim.policies.planning.choice import Ranking
-from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.limit import TimeLimit
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
@@ -131,7 +131,7 @@ class Planner:
     """Times of copies in windows."""
 
     def __init__(
-        self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int, time: Limit
+        self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int, time: TimeLimit
     ) -> None:
         sizes, self._time = machine.sizes(trace), time
         self._absences = absences(trace, sizes)

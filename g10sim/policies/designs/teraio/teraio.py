@@ -11,7 +11,7 @@ from g10sim.policies.designs.teraio.planner import Planner, WaitingPlanner
 from g10sim.policies.interface import MigrationPlan, PlannedMachine, PolicyView, Requirements
 from g10sim.policies.interface.parameters import Size, parameter
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.policies.planning.limit import Limited, TimeLimit
 from g10sim.policies.planning.offloading.room import require_ssd
 from g10sim.trace.workload import Job
 from g10sim.units import parse_bytes
@@ -76,7 +76,7 @@ class Teraio(Limited, WholeTensors):
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
         """Plan a job. Raises UnsupportedError for a system without an SSD."""
         require_ssd(self.name, machine)
-        memory, limit, time = machine.memory, self.host_limit, Limit(self.planning_limit)
+        memory, limit, time = machine.memory, self.host_limit, TimeLimit(self.planning_limit)
         capacity_bytes = int(machine.gpu_bytes * self.memory_target)
         host_bytes = memory.capacity_bytes if limit is None else parse_bytes(limit)
         given = job.trace, machine, capacity_bytes, host_bytes, time

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.limit import TimeLimit
 
 Step = Literal["K0", "K1", "K2", "K3", "K4"]
 Offload = Literal["none", "conv", "contention_aware"]
@@ -78,13 +78,13 @@ class Search:
         given: Change,
         key: Callable[[Plan], Hashable] = lambda plan: plan,
         trials: float = inf,
-        time: Limit | None = None,
+        time: TimeLimit | None = None,
     ) -> None:
         self._speed, self._given, self._key, self._left = speed, given, key, trials
         self._found: dict[Hashable, float] = {}
         self._unsure = set[Hashable]()
         """Plans that may be slower than what was found, as they were to beat another one."""
-        self._time = time or Limit()
+        self._time = time or TimeLimit()
 
     @property
     def trials(self) -> int:

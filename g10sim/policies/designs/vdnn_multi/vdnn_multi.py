@@ -13,7 +13,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
 from g10sim.looks import DARK_GREY, Look
 from g10sim.policies.designs.vdnn.layers import (
-    Schedule,
+    JobMoves,
     heavy_kind,
     layers_of,
     make_schedule,
@@ -42,7 +42,7 @@ from g10sim.policies.interface import Await, MigrationPlan, Move, PlannedMachine
 from g10sim.policies.interface.machine import link_bandwidth
 from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.limit import Limit, Limited, speed
+from g10sim.policies.planning.limit import Limited, TimeLimit, speed
 from g10sim.trace.workload import Job, Workload
 
 _Key = tuple[int, int]
@@ -143,7 +143,7 @@ class VdnnMulti(Limited, LayerWise):
             untried = type(self)(**{**self.parameters(), "headroom": 0.0})
             untried._tried = f"nothing tried with more than {_MOST_KERNELS:,} kernels"
             return untried
-        time, offloading = Limit(self.planning_limit), cache(partial(self._offloading, obstacle))
+        time, offloading = TimeLimit(self.planning_limit), cache(partial(self._offloading, obstacle))
 
         def tried(plan: Plan, to_beat: float) -> float:
             return speed(self._variant(plan), obstacle, to_beat)
@@ -176,7 +176,7 @@ class VdnnMulti(Limited, LayerWise):
         self.note = self._describe()
         return plans
 
-    def _alike(self, workload: Workload, system: SystemSpec) -> dict[_Key, Schedule]:
+    def _alike(self, workload: Workload, system: SystemSpec) -> dict[_Key, JobMoves]:
         """Return the schedules of jobs that are not alike, and note the fair shares of all GPUs."""
         gpus = {job.gpu for job in workload.jobs}
         self._rates = {gpu: fair_share(system, gpu, gpus) for gpu in gpus}
@@ -207,7 +207,7 @@ class VdnnMulti(Limited, LayerWise):
     def _budget(self, system: SystemSpec) -> int:
         return int(system.gpu.memory * (1 - (self.headroom or 0)))
 
-    def _schedule_for(self, job: Job, system: SystemSpec, rate: int) -> Schedule:
+    def _schedule_for(self, job: Job, system: SystemSpec, rate: int) -> JobMoves:
         trace = job.trace
         if self._offloads != "contention_aware":
             return make_schedule(trace, self._offloads, fuse_activations=self.fuse_activations)

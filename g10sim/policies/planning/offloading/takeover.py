@@ -110,7 +110,7 @@ def _movable(trace: Trace, kept: frozenset[int]) -> frozenset[int]:
     return frozenset(found)
 
 
-class Launches:
+class CpuLaunches:
     """Positions at which the CPU can be told to run the kernels that it takes over.
 
     Position p is that before the GPU's kernel p of the trace. Kernels that use a tensor which one of them
@@ -259,7 +259,7 @@ def numbered(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StepTimes:
     """Times at which steps on the CPU run.
 
     ``overlap``: each once the bucket with the last of its gradients has left; otherwise all of them after the
@@ -279,7 +279,7 @@ class Schedule:
     launch_seconds: float = 0.0
 
 
-def taken_over(takeover: Takeover, schedule: Schedule) -> Trace:
+def taken_over(takeover: Takeover, schedule: StepTimes) -> Trace:
     """Return the trace in which the CPU runs the kernels that it takes over.
 
     Weights that these read have a copy in host memory, which is read instead. A kernel on the CPU without
@@ -291,7 +291,7 @@ def taken_over(takeover: Takeover, schedule: Schedule) -> Trace:
 
 
 class _Rewriting:
-    def __init__(self, takeover: Takeover, schedule: Schedule) -> None:
+    def __init__(self, takeover: Takeover, schedule: StepTimes) -> None:
         self._takeover, self._schedule, self._given = takeover, schedule, takeover.trace
         self._tensors = list(self._given.tensors)
         self._gradients = cpu_inputs(self._given, takeover.takes)
@@ -317,7 +317,7 @@ class _Rewriting:
         if self._schedule.overlap:
             for bucket in filled_buckets(self._given, self._gradients, self._schedule.bucket_bytes):
                 arrivals.update(dict.fromkeys(bucket.tensors, bucket.ready + 1))
-        launches = Launches(self._takeover, arrivals)
+        launches = CpuLaunches(self._takeover, arrivals)
         wanted = 0 if self._schedule.overlap else launches.end
         latest = launches.latest.items()
         places = ((min(last, max(wanted, launches.earliest[kernel])), kernel) for kernel, last in latest)
