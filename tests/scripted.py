@@ -21,6 +21,12 @@ class Scripted:
         while self.changes and self.changes[0] <= now:
             del self.changes[0]
 
+    def follow(self, last, *, skips):
+        if not self.changes or self.changes[0] > last:
+            return None
+        self.advance(self.changes[0])
+        return self.now
+
     def settle(self):
         self.settled += 1
 

@@ -18,7 +18,7 @@ from g10sim.hardware.transfers.interface import Transfers
 
 
 class Moment(IntEnum):
-    """Order of what happens within one cycle; within a phase, events happen in the order they were set up."""
+    """Order of what happens within one cycle; at one moment, events happen in the order they were set up."""
 
     COMPUTED = 0
     """A kernel has computed: its job goes on at once."""
@@ -34,7 +34,7 @@ _schedule = Environment.schedule
 
 
 class Clock(Environment):
-    """SimPy's environment with events that belong to a phase of their cycle.
+    """SimPy's environment with events that belong to a moment of their cycle.
 
     With ``one_process``, time goes on at once where nothing happens before what that waits for.
     """
@@ -48,8 +48,8 @@ class Clock(Environment):
         self.past._ok, self.past._value = True, None
 
     def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
-        """Let an event happen after ``delay`` cycles, in its own phase if it has one."""
-        _schedule(self, event, getattr(event, "phase", priority), delay)
+        """Let an event happen after ``delay`` cycles, in its own moment if it has one."""
+        _schedule(self, event, getattr(event, "moment", priority), delay)
 
     @property
     def cycle(self) -> int:
@@ -74,10 +74,10 @@ class Clock(Environment):
 
 
 class Timer(Timeout):
-    """Calls back after some cycles, in a phase of that cycle."""
+    """Calls back after some cycles, in a moment of that cycle."""
 
-    def __init__(self, clock: Clock, phase: Moment, cycles: int, callback: Callable[[Event], None]) -> None:
-        self.phase = phase
+    def __init__(self, clock: Clock, moment: Moment, cycles: int, callback: Callable[[Event], None]) -> None:
+        self.moment = moment
         super().__init__(clock, cycles)
         self.callbacks.append(callback)
 
@@ -146,10 +146,7 @@ class Fabric:
         elif failed is None:
             now = self.clock.cycle
             self._share_anew(now)
-            if self._waiting or self._watch is not None:
-                self._arm(is_needed=self._look(now))
-            else:
-                self._timer = None
+            self._arm(is_needed=(bool(self._waiting) or self._watch is not None) and self._look(now))
         self._depth -= 1
         self._door.is_open = self._depth > 0
 
@@ -196,32 +193,23 @@ class Fabric:
         self._door.is_open = True
         now = self.clock.cycle
         self.transfers.advance(now, ())
-        is_watched = self._look(now)
-        while nobody_acts and is_watched and (change := self._go_on()) is not None:
+        is_needed = self._look(now)
+        while nobody_acts and is_needed:
+            skips = self._watch is None and len(self._alone) == len(self._waiting)
+            change = self.transfers.follow(self.clock.last_quiet, skips=skips)
+            if change is None:
+                break
             self.clock.skip_to(change)
-            is_watched = self._look(change)
-        self._arm(is_needed=is_watched)
+            is_needed = self._look(change)
+        self._arm(is_needed=is_needed)
         self._depth -= 1
         self._door.is_open = self._depth > 0
 
-    def _go_on(self) -> int | None:
-        """Advance transfers to the next change that those who wait may see; None: an event comes before."""
-        last = self.clock.last_quiet
-        if self._watch is None and len(self._alone) == len(self._waiting):
-            return self.transfers.follow(last)
-        change = self.transfers.next_change()
-        if change is None or change > last:
-            return None
-        self.transfers.advance(change, ())
-        return change
-
     def _arm(self, *, is_needed: bool) -> None:
         """Set the timer for the next change, if it ``is_needed`` and there is one."""
-        now = self.clock.cycle
-        change = self.transfers.next_change(now) if is_needed else None
-        self._timer = (
-            None if change is None else Timer(self.clock, Moment.TRANSFERS, change - now, self._ring)
-        )
+        now, self._timer = self.clock.cycle, None
+        if is_needed and (change := self.transfers.next_change(now)) is not None:
+            self._timer = Timer(self.clock, Moment.TRANSFERS, change - now, self._ring)
 
     def _share_anew(self, now: int) -> None:
         """Let room be used and links be shared as memory is now."""
@@ -240,7 +228,7 @@ class Fabric:
         return sorted(found) if len(found) > 1 else found
 
     def _look(self, now: int) -> bool:
-        """Wake those whose wait is over; return whether anybody waits, or watches what moves.
+        """Wake those whose wait is over; return whether anybody still waits, or watches what moves.
 
         Who looks may change memory; links are shared again before the next one looks.
         """

@@ -387,16 +387,17 @@ def test_time_goes_on_while_a_kernel_waits_for_faults_from_one_place():
     bench = Bench([(25, FLASH), (100, HOST), (100, HOST)])
     bench.demand(0, 1, 2)
     # The third batch brings the last page from the SSD, the fourth the rest from host memory.
-    assert bench.transfers.follow(last=10 * INTERVAL) == 2 * INTERVAL
-    assert bench.transfers.follow(last=10 * INTERVAL) == 4 * INTERVAL
+    assert bench.transfers.follow(10 * INTERVAL, skips=True) == 2 * INTERVAL
+    assert bench.transfers.follow(10 * INTERVAL, skips=True) == 4 * INTERVAL
     assert moved(bench.memory) == (25, 0, 200, 0)
 
 
 def test_time_goes_on_no_further_than_others_let_it():
     bench = Bench([(100, HOST)] * 4)
     bench.demand(0, 1, 2, 3)
-    assert bench.transfers.follow(last=3 * INTERVAL) == 3 * INTERVAL
-    assert bench.transfers.follow(last=4 * INTERVAL - 1) is None
+    assert bench.transfers.follow(3 * INTERVAL, skips=True) == 3 * INTERVAL
+    assert bench.transfers.follow(4 * INTERVAL - 1, skips=True) is None
+    assert bench.transfers.follow(4 * INTERVAL, skips=False) == 4 * INTERVAL
 
 
 def test_parts_of_a_jump_past_victims_are_told_batch_by_batch():

@@ -20,7 +20,7 @@ from g10sim.policies.planning.choice import Ranking, Standing, nested
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import TimeLimit
 from g10sim.policies.planning.occupancy import Budget, ExcessOccupancy, Occupancy
-from g10sim.policies.planning.swapping.peak import Steps
+from g10sim.policies.planning.swapping.peak import StepFunction
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job, Workload
@@ -187,7 +187,7 @@ def test_a_budget_says_when_transfers_end_and_may_begin():
 def test_steps_follow_what_is_added_and_taken_away(count, end):
     draw = np.random.default_rng(count)
     times, sizes = draw.integers(0, end, count), draw.integers(-3, 9, count)
-    steps, values = Steps(times, sizes), np.zeros(end, dtype=np.int64)
+    steps, values = StepFunction(times, sizes), np.zeros(end, dtype=np.int64)
     for time, size in zip(times.tolist(), sizes.tolist(), strict=True):
         values[time:] += size
     for _ in range(1500):
@@ -206,7 +206,7 @@ def test_steps_follow_what_is_added_and_taken_away(count, end):
 def test_a_peak_stays_where_it_is_while_times_elsewhere_become_many(place):
     sizes = np.zeros(1200, dtype=np.int64)
     sizes[place : place + 2] = 100, -100
-    steps = Steps(np.arange(1200) * 1000, sizes)
+    steps = StepFunction(np.arange(1200) * 1000, sizes)
     for number in reversed(range(400)):
         steps.add(900_001 + 2 * number, 900_002 + 2 * number, 1)
         assert steps.peak == (100, 1000 * place)

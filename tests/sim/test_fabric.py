@@ -1,4 +1,4 @@
-"""One clock, one door: phases of a cycle, blocks that change memory, and kernels whose pace changes."""
+"""One clock, one door: moments of a cycle, blocks that change memory, and kernels whose pace changes."""
 
 from fractions import Fraction
 
@@ -145,14 +145,14 @@ def test_who_looks_after_a_change_sees_the_links_as_they_are_then():
     assert looks == [None, None, 4000, None, None]
 
 
-def test_phases_of_a_cycle_follow_each_other():
+def test_moments_of_a_cycle_follow_each_other():
     clock, happened = Clock(), []
     for number in range(2):
-        for phase in reversed(Moment):
-            Timer(clock, phase, 7, lambda timer, number=number: happened.append((timer.phase, number)))
+        for moment in reversed(Moment):
+            Timer(clock, moment, 7, lambda timer, number=number: happened.append((timer.moment, number)))
     clock.run()
-    assert happened == [(phase, number) for phase in Moment for number in range(2)]
-    assert [phase.name for phase in Moment] == ["COMPUTED", "KERNELS", "TRANSFERS", "TURNS"]
+    assert happened == [(moment, number) for moment in Moment for number in range(2)]
+    assert [moment.name for moment in Moment] == ["COMPUTED", "KERNELS", "TRANSFERS", "TURNS"]
 
 
 def test_time_goes_on_at_once_for_one_process_up_to_what_else_happens():

@@ -140,7 +140,7 @@ class StagedRun(Run):
         return self.ready_at is not None and self.ready_at <= now
 
 
-class Admission(NamedTuple):
+class ReadyBuffer(NamedTuple):
     """A buffer for a copy: usable from a cycle on, no faster than ``limit`` bytes/second (0: any)."""
 
     ready_at: int
@@ -229,13 +229,13 @@ class HostBuffers:
         """Leave tensors uncompressed if the workers have not begun with them."""
         self._host.workers.drop_waiting()
 
-    def admit(self, tensor: int, pages: int, density: float | None) -> Admission | None:
+    def admit(self, tensor: int, pages: int, density: float | None) -> ReadyBuffer | None:
         """Provide a buffer for a tensor that leaves the GPU; None where it has to stay."""
         host = self._host
         buffer = self._buffers.get(tensor)
         if buffer is not None:  # kept from the last time
             buffer.density = density
-            return Admission(host.now, self._limit(buffer))
+            return ReadyBuffer(host.now, self._limit(buffer))
         buffer = _Buffer(pages * self._page_bytes, density)
         admission = self._pin_raw(buffer, self._host.now)
         if not buffer.raw_bytes and host.spec.beyond_limit == "stays":
@@ -344,13 +344,13 @@ class HostBuffers:
         moved = buffer.size_bytes + buffer.packed_bytes
         host.workers.submit(Work(self._gpu, moved, cycles, begin, finish, may_be_dropped=False), now)
 
-    def _pin_raw(self, buffer: _Buffer, now: int) -> Admission:
+    def _pin_raw(self, buffer: _Buffer, now: int) -> ReadyBuffer:
         """Pin a buffer's raw size if it may be; otherwise it is pageable."""
         pinned = self._host.pinned
         if pinned.fits(buffer.size_bytes, now):
             buffer.raw_bytes = buffer.size_bytes
-            return Admission(pinned.pin(buffer.size_bytes, now), 0)
-        return Admission(now, self._host.spec.pageable_bandwidth or 0)
+            return ReadyBuffer(pinned.pin(buffer.size_bytes, now), 0)
+        return ReadyBuffer(now, self._host.spec.pageable_bandwidth or 0)
 
     def _limit(self, buffer: _Buffer) -> int:
         """Limit of copies from and to a buffer as it is: pinned, or to be expanded into a pinned one."""

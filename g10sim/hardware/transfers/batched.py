@@ -121,9 +121,10 @@ class BatchedTransfers(Transfers):
                 self._form_batch()
                 self._next += self.interval_cycles
 
-    def follow(self, last: int) -> int | None:
-        """Advance to a change, and past those after which a kernel still waits for faults from one place."""
-        place, reached, change = self._memory.faults_from, None, self.next_change()
+    def follow(self, last: int, *, skips: bool) -> int | None:
+        """Advance to a change; if it ``skips``, past those after which a kernel waits for the same faults."""
+        place = self._memory.faults_from if skips else None
+        reached, change = None, self.next_change()
         while change is not None and change <= last:
             self.advance(change)
             reached = change

@@ -239,10 +239,11 @@ class FluidTransfers(Transfers):
         if self._sites.alone is None:
             self._count(self._sites.by_job if jobs is None else jobs)
 
-    def follow(self, last: int) -> int | None:
-        """Advance to a change, and past those after it that nobody who waits can see; return the cycle."""
+    def follow(self, last: int, *, skips: bool) -> int | None:
+        """Advance to a change; if it ``skips``, past those after it that nobody who waits can see."""
         since = self._now
-        self._go_on(last, is_watched=True)
+        if skips:
+            self._go_on(last, is_watched=True)
         if self._now == since:
             change = self.next_change()
             if change is None or change > last:

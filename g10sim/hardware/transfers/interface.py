@@ -107,10 +107,10 @@ class Transfers(Protocol):
         What concerns no other job may be counted later, unless it is one of these ``jobs`` (None: all).
         """
 
-    def follow(self, last: int) -> int | None:
-        """Advance to a change, and past those after it that nobody who waits can see; return the cycle.
+    def follow(self, last: int, *, skips: bool) -> int | None:
+        """Advance to a change; if it ``skips``, past those after it that nobody who waits can see.
 
-        None where the next change comes after the cycle ``last``, or never.
+        Returns the cycle; None where the next change comes after the cycle ``last``, or never.
         """
 
     def demand(self, job: int, tensor: int) -> None:

@@ -198,7 +198,7 @@ class Concurrency:
 class _Computed(Event):
     """A kernel has computed."""
 
-    phase = Moment.COMPUTED
+    moment = Moment.COMPUTED
 
 
 class Alone:

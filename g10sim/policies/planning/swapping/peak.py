@@ -17,7 +17,7 @@ from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedu
 _BLOCK = 512
 
 
-class Steps:
+class StepFunction:
     """A value from each of some times on, until the next of them.
 
     Times are kept in blocks, each with its highest value and with what was added to all of it: a change, or a
@@ -134,7 +134,7 @@ class PeakAnalysis:
         tensors, begins, ends = self._lifetimes()
         starts = self._accesses.starts  # kernels have steps of their own
         times = np.concatenate([self._scale * begins, self._scale * ends + self._later, self._scale * starts])
-        self._steps = Steps(times, np.concatenate([sizes[tensors], -sizes[tensors], 0 * starts]))
+        self._steps = StepFunction(times, np.concatenate([sizes[tensors], -sizes[tensors], 0 * starts]))
         self._peak: Peak | None = None
         self._kernel_levels: Integers | None = None
         planned: list[Swap | Recomputed] = [*schedule.swaps, *schedule.recomputed]
