@@ -13,7 +13,7 @@ from g10sim.analysis.throughput import Throughput, known_gpu, throughput, utilis
 from g10sim.cli.output import show_table
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.grouping import grouped
-from g10sim.importers.account import KEY, Tally, account_of
+from g10sim.importers.account import KEY, Account, account_of
 from g10sim.trace.format import trace_hash
 from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.repetition import each
@@ -157,7 +157,7 @@ def memory_rows(
         yield name, format_bytes(size_bytes), *shares, process, fits
 
 
-def show_account(account: Tally) -> None:
+def show_account(account: Account) -> None:
     """Write the tables of an account: device time by part, and bytes where the file records any."""
     if account.step_ns:
         times = ((row.part, f"{row.time_ns / 1000:,.3f}", row.share) for row in account.rows())

@@ -59,10 +59,10 @@ def simulate(
     )
     described = describe_jobs(workload, system, records.jobs, iterations, behaviour)
     drops, in_place = any(job.drops for job in records.jobs), any(one.uses_in_place for one in iterations)
-    conditions = Premises(
+    premises = Premises(
         needs, behaviour, keeps_kernels=policy.keeps_kernels, drops=drops, uses_in_place=in_place
     )
-    bounds = (bound_row(workload, system, conditions, row) if row else {} for row in rows)
+    bounds = (bound_row(workload, system, premises, row) if row else {} for row in rows)
     return records, [row | bound | more for row, bound, more in zip(rows, bounds, described, strict=True)]
 
 

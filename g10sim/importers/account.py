@@ -1,6 +1,6 @@
 """The account of an import: what a file says alongside what its trace has, for device time and for memory.
 
-Every importer makes a :class:`Tally`, fills it and passes its trace through :func:`accounted`:
+Every importer makes an :class:`Account`, fills it and passes its trace through :func:`accounted`:
 
     account = Account()
     account.imported_ns = 90_000                          # time of the trace's kernels
@@ -83,7 +83,7 @@ class TimeRow(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class Account:
     """Device time of a step in nanoseconds, and bytes, as a file records them and as its trace has them.
 
     ``left_out`` and ``aside`` have nanoseconds by reason. The device time of the step is what is imported
@@ -157,14 +157,14 @@ class Tally:
         return f"{self.share_left_out:.1%} of the step's device time ({whole}) is left out: {reasons}"
 
 
-_READER = TypeAdapter(Tally)
+_READER = TypeAdapter(Account)
 
 
 def _falling(times: Mapping[str, int]) -> Iterable[tuple[str, int]]:
     return sorted(times.items(), key=lambda item: (-item[1], item[0]))
 
 
-def accounted(trace: Trace, account: Tally, path: Path, *, partial: bool) -> Trace:
+def accounted(trace: Trace, account: Account, path: Path, *, partial: bool) -> Trace:
     """Return the trace with the account in its origin.
 
     Raises TraceError where more than 20 % of the device time is left out, unless ``partial``.
@@ -176,7 +176,7 @@ def accounted(trace: Trace, account: Tally, path: Path, *, partial: bool) -> Tra
     return replace(trace, origin={**trace.origin, KEY: text})
 
 
-def account_of(trace: Trace) -> Tally | None:
+def account_of(trace: Trace) -> Account | None:
     """Return the account in a trace's origin; None where it has none, or one that is not whole."""
     try:
         return _READER.validate_json(trace.origin.get(KEY, ""))

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from g10sim.errors import TraceError, few
-from g10sim.importers.account import Reason, Tally, accounted
+from g10sim.importers.account import Account, Reason, accounted
 from g10sim.importers.execution_nodes import HOST, WHAT, Node, parents_of, read_nodes
 from g10sim.importers.execution_storages import Storages
 from g10sim.importers.kineto_events import STEP, Profile
@@ -58,7 +58,7 @@ def import_execution_trace(
     work of an operator. An optimizer on the CPU is work of the CPU: without a profile an update of
     all that it writes. Raises TraceError naming the file, the node, what was found and what is allowed.
     """
-    path, account = Path(path), Tally()
+    path, account = Path(path), Account()
     nodes = read_nodes(path)
     chosen, words = _step(path, nodes, step)
     devices = {one.device for node in chosen.values() for one in (*node.arguments, *node.outputs)}
@@ -121,7 +121,7 @@ def _end(place: int, nodes: Sequence[Node]) -> int:
     return len(nodes)
 
 
-def _tell_others(nodes: Iterable[Node], device: str, account: Tally) -> None:
+def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:
     others = Counter[str]()
     for node in nodes:
         if node.schema:
@@ -131,7 +131,7 @@ def _tell_others(nodes: Iterable[Node], device: str, account: Tally) -> None:
         account.facts.append(f"{count} operators on {name} are left out: --device {name} imports them")
 
 
-def _tell_collectives(nodes: Iterable[Node], account: Tally, *, is_priced: bool) -> None:
+def _tell_collectives(nodes: Iterable[Node], account: Account, *, is_priced: bool) -> None:
     """Tell of communications: the time of those that fill tensors, and that others are left out."""
     found = [node for node in nodes if node.is_collective and node.arguments]
     filled = sum(bool(node.received) for node in found)
@@ -169,7 +169,7 @@ def _operation(node: Node, nodes: Mapping[int, Node], device: str) -> Operation:
     return operation
 
 
-def _price(kernels: Sequence[Node], operations: Sequence[Operation], price: Price, account: Tally) -> None:
+def _price(kernels: Sequence[Node], operations: Sequence[Operation], price: Price, account: Account) -> None:
     """Price work; on the CPU an optimizer updates what its operators write, each storage once."""
     updated: set[Storage] = set()
     for node, operation in zip(kernels, operations, strict=True):
@@ -184,7 +184,7 @@ def _price(kernels: Sequence[Node], operations: Sequence[Operation], price: Pric
 
 
 def _measured(
-    path: Path, kernels: Sequence[Node], operations: Sequence[Operation], profile: Profile, account: Tally
+    path: Path, kernels: Sequence[Node], operations: Sequence[Operation], profile: Profile, account: Account
 ) -> list[Draft]:
     """Set times from a profile: of device events, or the operators' own where there is no device."""
     numbers = ((span.args.get("Record function id"), span) for span in profile.operators)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes
 from g10sim.errors import TraceError
-from g10sim.importers.account import Reason, Tally, accounted
+from g10sim.importers.account import Account, Reason, accounted
 from g10sim.importers.kineto_events import DIMS, Profile
 from g10sim.importers.kineto_memory import Memory
 from g10sim.importers.kineto_steps import Scope, scope_of
@@ -43,7 +43,7 @@ def import_kineto(
     imports a profile without shapes or memory events, too. Raises TraceError naming the file, what was found
     and what is allowed.
     """
-    account = Tally()
+    account = Account()
     profile.refuse_without_device()
     scope = scope_of(profile, process, device, step)
     _check_recorded(scope, account, partial=partial)
@@ -63,7 +63,7 @@ def import_kineto(
     return accounted(trace, account, profile.path, partial=partial)
 
 
-def _check_recorded(scope: Scope, account: Tally, *, partial: bool) -> None:
+def _check_recorded(scope: Scope, account: Account, *, partial: bool) -> None:
     """Raise TraceError for a profile without shapes or memory events, or note it where that is accepted."""
     lacks = []
     if not any(key in span.args for span in scope.operators for key in DIMS):
@@ -78,7 +78,7 @@ def _check_recorded(scope: Scope, account: Tally, *, partial: bool) -> None:
         account.notes.append(f"the file has no {what} ({option}): tensors are not all known")
 
 
-def _with_outputs(drafts: Sequence[Draft], account: Tally) -> list[Draft]:
+def _with_outputs(drafts: Sequence[Draft], account: Account) -> list[Draft]:
     """Return the kernels; of operators on the CPU only those that write what the file records, or lists."""
     found = [one for one in drafts if one.events or one.operation.writes or one.span.lacks_lists]
     whole, kept = (sum(one.operation.duration_ns for one in some) for some in (drafts, found))
@@ -87,7 +87,7 @@ def _with_outputs(drafts: Sequence[Draft], account: Tally) -> list[Draft]:
     return found
 
 
-def _tell(account: Tally, profile: Profile, memory: Memory, trace: Trace, drafts: Sequence[Draft]) -> None:
+def _tell(account: Account, profile: Profile, memory: Memory, trace: Trace, drafts: Sequence[Draft]) -> None:
     """Compare the memory of the trace with the recorded one, and tell what is not certain."""
     if memory.before_bytes is not None and memory.peak_bytes is not None:
         outside = sum(one.size_bytes for one in memory.from_before) + memory.unused_bytes

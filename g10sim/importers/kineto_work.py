@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from g10sim.importers.account import Reason, Tally
+from g10sim.importers.account import Account, Reason
 from g10sim.importers.kineto_events import Span, innermost
 from g10sim.importers.kineto_steps import Scope
 from g10sim.importers.operations import NO_KERNELS, Operation, aten, phase_of, short_name
@@ -61,7 +61,7 @@ def copies(event: Span, direction: tuple[str, ...]) -> bool:
     return any(word in event.name for word in direction)
 
 
-def drafts_of(scope: Scope, account: Tally) -> list[Draft]:
+def drafts_of(scope: Scope, account: Account) -> list[Draft]:
     """Return the kernels of a step in the order of their launches, and put their times into the account."""
     if scope.profile.device:
         drafts = _on_device(scope, account)
@@ -86,7 +86,7 @@ def _tell_phases(drafts: Sequence[Draft], scope: Scope) -> None:
         draft.operation.phase = phase
 
 
-def account_for_host(operators: Sequence[Span], imported_ns: int, account: Tally) -> None:
+def account_for_host(operators: Sequence[Span], imported_ns: int, account: Account) -> None:
     """Put the time of operators on the CPU into the account: of kernels, of compiled functions, of others.
 
     The time of compiled functions is what no operator inside them takes.
@@ -124,7 +124,7 @@ def _draft(span: Span, around: list[Span], events: Sequence[Span] = (), *, name:
     return Draft(span, around, Operation(name or short_name(span.name), Phase.FORWARD), list(events))
 
 
-def _on_device(scope: Scope, account: Tally) -> list[Draft]:
+def _on_device(scope: Scope, account: Account) -> list[Draft]:
     """Give every device event to the operator that launched it, or make it its own kernel.
 
     Kernels of a graph are kernels of the trace, each by its name. So are those after the first one that a
@@ -157,7 +157,7 @@ def _on_device(scope: Scope, account: Tally) -> list[Draft]:
     return drafts
 
 
-def take_times(drafts: Sequence[Draft], account: Tally) -> None:
+def take_times(drafts: Sequence[Draft], account: Account) -> None:
     """Give drafts the time for which their events keep the device busy; what runs at a time counts once.
 
     Events of one stream that begin at the same time, as older profiles round it, run one after another.
@@ -181,7 +181,7 @@ def take_times(drafts: Sequence[Draft], account: Tally) -> None:
     account.put_aside(Reason.GAPS, idle)
 
 
-def idle_between(drafts: Sequence[Draft], account: Tally, *, keep_gaps: bool) -> list[Operation]:
+def idle_between(drafts: Sequence[Draft], account: Account, *, keep_gaps: bool) -> list[Operation]:
     """Return the operations of drafts, and before them the time in which the device waited, if it is kept."""
     if not keep_gaps:
         return [draft.operation for draft in drafts]
@@ -194,7 +194,7 @@ def idle_between(drafts: Sequence[Draft], account: Tally, *, keep_gaps: bool) ->
     return found
 
 
-def _silent_graphs(scope: Scope, launched: set[int], account: Tally) -> list[Draft]:
+def _silent_graphs(scope: Scope, launched: set[int], account: Account) -> list[Draft]:
     """Make a kernel of each graph whose kernels are not recorded.
 
     It takes the time in which the device shows nothing else: from the launch, or the end of what ran before,
@@ -223,7 +223,7 @@ def _silent_graphs(scope: Scope, launched: set[int], account: Tally) -> list[Dra
     return drafts
 
 
-def _on_cpu(scope: Scope, nested: Sequence[list[int]], launching: set[int], account: Tally) -> list[Draft]:
+def _on_cpu(scope: Scope, nested: Sequence[list[int]], launching: set[int], account: Account) -> list[Draft]:
     """Return what an offloaded optimizer computes on the CPU: operators on tensors that launch nothing."""
     if not any(copies(event, TO_HOST) and event.args.get("bytes", _FEW) >= _FEW for event in scope.device):
         return []  # no gradient comes to the host

@@ -15,7 +15,7 @@ from typing import Any
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import TraceError, choices_text
 from g10sim.importers import nsight_tables
-from g10sim.importers.account import Reason, Tally, accounted
+from g10sim.importers.account import Account, Reason, accounted
 from g10sim.importers.kineto_work import IDLE
 from g10sim.importers.operations import Operation, Storage, build_trace
 from g10sim.trace.model import Phase, Trace
@@ -240,11 +240,11 @@ def import_nsight(
     return accounted(trace, _account(report, keep_gaps=keep_gaps), report.path, partial=partial)
 
 
-def _account(report: Report, *, keep_gaps: bool) -> Tally:
+def _account(report: Report, *, keep_gaps: bool) -> Account:
     """Return the account of the device time; a report says nothing about memory that the trace lacks."""
     idle, imported = _idle_and_busy(report.work)
     gaps, whole = _idle_and_busy((*report.work, *report.migrations))
-    account = Tally(imported)
+    account = Account(imported)
     account.leave_out(_MIGRATED, whole - imported)
     account.put_aside(Reason.OVERLAP, sum(map(_duration, report.work)) - imported)
     if keep_gaps:

@@ -14,7 +14,7 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes
 from g10sim.errors import TraceError
 from g10sim.files import reading
-from g10sim.importers.account import Tally, accounted
+from g10sim.importers.account import Account, accounted
 from g10sim.importers.kineto_events import NANOSECONDS_PER_MICROSECOND, Entry
 from g10sim.importers.near_json import unchanged
 from g10sim.importers.operations import Operation, Storage, build_trace
@@ -302,9 +302,9 @@ def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -
     return accounted(trace, _account(snapshot, trace, storages.values()), snapshot.path, partial=True)
 
 
-def _account(snapshot: Snapshot, trace: Trace, kept: Iterable[Storage]) -> Tally:
+def _account(snapshot: Snapshot, trace: Trace, kept: Iterable[Storage]) -> Account:
     """Return the account of bytes; a snapshot has no device time."""
-    account = Tally(notes=[*snapshot.notes])
+    account = Account(notes=[*snapshot.notes])
     imported = sum(storage.size_bytes for storage in kept)
     account.compare("in use at the end", snapshot.in_use_bytes, imported, "the history is not whole")
     peak, reserved = peak_live_bytes(trace), _reserved_peak(snapshot)

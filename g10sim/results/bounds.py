@@ -105,14 +105,14 @@ def closed_form_of(workload: Workload, system: SystemSpec, *, steady: bool) -> B
     return _bound(Same(executed), bound_machine(system, workload.jobs[0].gpu), steady=steady)
 
 
-def bound_row(workload: Workload, system: SystemSpec, conditions: Premises, row: Row) -> Row:
+def bound_row(workload: Workload, system: SystemSpec, premises: Premises, row: Row) -> Row:
     """Return the columns ``BOUND`` of a row of results; where no bound holds only ``bound_kind``.
 
     The bound is the closed form, for the average of steady iterations or for every single one.
     """
-    if reason := conditions.obstacle(workload):
+    if reason := premises.obstacle(workload):
         return {"bound_kind": f"{NO_BOUND}: {reason}"}
-    reports_last = conditions.behaviour.reported_iteration == "last"
+    reports_last = premises.behaviour.reported_iteration == "last"
     try:
         found = closed_form_of(workload, system, steady=reports_last and bool(row.get("steady")))
     except CapacityError as error:

@@ -159,10 +159,10 @@ class JobRun:
             if self._recomputation.dropped:
                 yield from self._recompute(iteration, kernel, waits)
             yield from self._execute(iteration, kernel, start, waits)
-        found = self._snapshot(), self._beside.since(before)
+        found = self._end_state(), self._beside.since(before)
         self.context.iterations.ended(self._ledger.close_iteration(iteration, self._clock.cycle, *found))
 
-    def _snapshot(self) -> EndState:
+    def _end_state(self) -> EndState:
         """Return the state at the end of an iteration."""
         memory = self.memory
         settled, learnt = self._reactions.state()

@@ -34,7 +34,7 @@ _schedule = Environment.schedule
 
 
 class Clock(Environment):
-    """SimPy's environment with events that belong to a moment of their cycle.
+    """SimPy's environment with events that happen at a moment of their cycle.
 
     With ``one_process``, time goes on at once where nothing happens before what that waits for.
     """
@@ -48,7 +48,7 @@ class Clock(Environment):
         self.past._ok, self.past._value = True, None
 
     def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
-        """Let an event happen after ``delay`` cycles, in its own moment if it has one."""
+        """Let an event happen after ``delay`` cycles, at its own moment if it has one."""
         _schedule(self, event, getattr(event, "moment", priority), delay)
 
     @property
@@ -74,7 +74,7 @@ class Clock(Environment):
 
 
 class Timer(Timeout):
-    """Calls back after some cycles, in a moment of that cycle."""
+    """Calls back after some cycles, at a moment of that cycle."""
 
     def __init__(self, clock: Clock, moment: Moment, cycles: int, callback: Callable[[Event], None]) -> None:
         self.moment = moment
@@ -115,6 +115,11 @@ class Fabric:
         self._timer: Timer | None = None
         self._watch: Callable[[], None] | None = None
 
+    @property
+    def _is_observed(self) -> bool:
+        """Return whether anybody waits, or watches what moves."""
+        return bool(self._waiting) or self._watch is not None
+
     def watch(self, update: Callable[[], None]) -> None:
         """Call after every change of what moves, and as soon as it happens."""
         self._watch = update
@@ -146,7 +151,7 @@ class Fabric:
         elif failed is None:
             now = self.clock.cycle
             self._share_anew(now)
-            self._arm(is_needed=(bool(self._waiting) or self._watch is not None) and self._look(now))
+            self._arm(is_needed=self._is_observed and self._look(now))
         self._depth -= 1
         self._door.is_open = self._depth > 0
 
@@ -249,4 +254,4 @@ class Fabric:
             self._share_anew(now)
         if self._watch is not None:
             self._watch()
-        return bool(self._waiting) or self._watch is not None
+        return self._is_observed

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from g10sim.errors import TraceError
-from g10sim.importers.account import Reason, Tally, account_of, accounted
+from g10sim.importers.account import Account, Reason, account_of, accounted
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
 
@@ -18,7 +18,7 @@ def trace():
 
 
 def account(imported_ns, copies_ns):
-    found = Tally(imported_ns=imported_ns)
+    found = Account(imported_ns=imported_ns)
     found.leave_out(Reason.COPIES, copies_ns)
     return found
 
@@ -50,7 +50,7 @@ def test_time_put_aside_is_told_and_not_judged():
     ("recorded", "imported", "told"), [(100, 110, 0), (100, 111, 1), (100, 89, 1), (0, 0, 0), (0, 5, 1)]
 )
 def test_bytes_that_differ_by_more_than_ten_percent_are_told_with_the_cause(recorded, imported, told):
-    found = Tally()
+    found = Account()
     found.compare("peak", recorded, imported, "views are not named")
     assert [text.endswith("views are not named") for text in found.warnings()] == [True] * told
 

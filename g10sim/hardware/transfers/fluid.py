@@ -252,15 +252,12 @@ class FluidTransfers(Transfers):
         return self._now
 
     def _go_on(self, end: int, *, is_watched: bool = False) -> None:
-        """Let time go on up to a cycle where the only job has no flow, or one and nothing else moves.
-
-        If it ``is_watched``, it only goes on with flows.
-        """
+        """Let time go on up to a cycle where the only job has no flow and nobody waits, or one flow alone."""
         if (site := self._sites.alone) is None or not self._is_plain or self._messages:
             return
         self._share()
-        if not site.flows:
-            self._now = self._now if is_watched else end
+        if not site.flows and not is_watched:
+            self._now = end
         elif is_alone(site):
             found = go_on(site, self._heads, self._page_work, self._now, end, is_watched=is_watched)
             self._now, self._is_shared, self._changes = found.now, found.is_made, self._door.changes

@@ -192,7 +192,7 @@ class Repetition:
     """Compares each iteration of a job with those before it.
 
     ``confirms``: there is more than one job, or work besides the GPU's, whose state in its middle is
-    not part of snapshots; iterations then have repeated only once a whole period has been seen twice.
+    not part of end states; iterations then have repeated only once a whole period has been seen twice.
     """
 
     def __init__(self, page_bytes: int, *, confirms: bool) -> None:

@@ -216,7 +216,7 @@ class Shortage:
         return self._level_of[self._kernel + 1]
 
 
-class Account:
+class TensorAccount:
     """Bytes of tensors ``here`` on the GPU that do not leave, and ``away``, which lie elsewhere or leave.
 
     Bytes on their way in are neither. ``next`` are the kernels that use tensors next, ``tier_of`` the places

@@ -8,7 +8,7 @@ from operator import add
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.designs.pressure.account import Account
+from g10sim.policies.designs.pressure.account import TensorAccount
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.interface import PlannedMachine
 
@@ -149,7 +149,7 @@ class Division:
     share evenly, so that in every part of what returns they have something to bring, side by side.
     """
 
-    def __init__(self, forecast: Forecast, machine: PlannedMachine, account: Account) -> None:
+    def __init__(self, forecast: Forecast, machine: PlannedMachine, account: TensorAccount) -> None:
         self._forecast, self._machine = forecast, machine
         self._account, self._shortage = account, account.shortage
         self._patient = most_patient(forecast, machine)

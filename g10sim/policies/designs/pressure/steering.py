@@ -7,7 +7,7 @@ from functools import partial
 from itertools import compress, count, filterfalse
 from math import inf
 
-from g10sim.policies.designs.pressure.account import Account, Settings
+from g10sim.policies.designs.pressure.account import Settings, TensorAccount
 from g10sim.policies.designs.pressure.dividing import Division, EvictionQueues
 from g10sim.policies.designs.pressure.forecast import Forecast
 from g10sim.policies.designs.pressure.transfers import Arrivals, Departures
@@ -32,7 +32,7 @@ class Steering:
         self._forecast, self._machine, self._settings = forecast, machine, settings
         self._sizes: list[int] = forecast.sizes.tolist()
         self._cycles: list[int] = forecast.cycles.tolist()
-        self._account = Account(forecast, len(machine.tiers), settings)
+        self._account = TensorAccount(forecast, len(machine.tiers), settings)
         self._shortage = self._account.shortage
         self._leaving = Departures()
         self._coming = Arrivals()
