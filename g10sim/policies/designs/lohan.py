@@ -18,7 +18,7 @@ from g10sim.policies.planning.moves import MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.on_cpu import WeightsBelow, offloaded, read_only
 from g10sim.policies.planning.offloading.saved import before_module, module_starts, saved_tensors
-from g10sim.policies.planning.offloading.takeover import StepTimes
+from g10sim.policies.planning.offloading.takeover import Schedule
 from g10sim.policies.planning.offloading.windows import windows
 from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.model import Phase, Trace
@@ -83,8 +83,8 @@ class LoHan(WeightsBelow):
     def _buffers(self) -> int:
         return self.optimizer_buffers if self.pipeline else 1
 
-    def _schedule(self, trace: Trace) -> StepTimes:
-        return StepTimes(overlap=True, delayed=False, bucket_bytes=1, returns=False)
+    def _schedule(self, trace: Trace) -> Schedule:
+        return Schedule(overlap=True, delayed=False, bucket_bytes=1, returns=False)
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         size, sizes = self._parameter_bytes(trace), machine.sizes(trace)

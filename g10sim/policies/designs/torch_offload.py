@@ -8,7 +8,7 @@ from g10sim.looks import Look
 from g10sim.policies.interface.parameters import parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.on_cpu import OptimizerBelow
-from g10sim.policies.planning.offloading.takeover import StepTimes
+from g10sim.policies.planning.offloading.takeover import Schedule
 from g10sim.trace.model import Trace
 
 
@@ -38,8 +38,8 @@ class TorchOffload(OptimizerBelow):
     """Seconds for which the CPU is busy with a parameter besides its step: a hook, a call of the optimizer,
     and the copy back (measured, .22 to .36 ms, AdamW of PyTorch 2.11)."""
 
-    def _schedule(self, trace: Trace) -> StepTimes:
-        return StepTimes(
+    def _schedule(self, trace: Trace) -> Schedule:
+        return Schedule(
             self.overlap,
             delayed=False,
             bucket_bytes=1,

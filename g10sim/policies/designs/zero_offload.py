@@ -7,7 +7,7 @@ from g10sim.looks import Look
 from g10sim.policies.interface.parameters import Count, Share, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.offloading.on_cpu import InBuckets, OptimizerBelow
-from g10sim.policies.planning.offloading.takeover import StepTimes
+from g10sim.policies.planning.offloading.takeover import Schedule
 from g10sim.trace.model import Trace
 
 _NOT_DELAYED = Effect(
@@ -48,6 +48,6 @@ class ZeroOffload(InBuckets, OptimizerBelow):
     def _set_up(self) -> None:
         self._share = self.ratio
 
-    def _schedule(self, trace: Trace) -> StepTimes:
+    def _schedule(self, trace: Trace) -> Schedule:
         overlap, bucket_bytes = self.overlap and not self.delayed_update, self._bucket_bytes(trace)
-        return StepTimes(overlap, self.delayed_update, bucket_bytes, pass_bytes=self.pass_bytes)
+        return Schedule(overlap, self.delayed_update, bucket_bytes, pass_bytes=self.pass_bytes)

@@ -13,7 +13,7 @@ from g10sim.grouping import grouped
 from g10sim.policies.designs.pressure.forecast import Dropped
 from g10sim.policies.designs.pressurefit.replay import TaskReplay
 from g10sim.policies.designs.pressurefit.residency import RULES, GapChoice, Rule, Windows
-from g10sim.policies.designs.pressurefit.tasks import Programs, TaskList
+from g10sim.policies.designs.pressurefit.tasks import Program, Programs
 from g10sim.policies.planning.limit import TimeLimit
 
 _REPAIRS = 16
@@ -29,7 +29,7 @@ class Fitted:
     For some of its tensors there are no addresses, as they span ``excess_bytes`` more than there are.
     """
 
-    program: TaskList
+    program: Program
     residency: GapChoice
     rule: Rule
     replay: TaskReplay
@@ -104,7 +104,7 @@ def _repaired(plan: Fitted, limit: TimeLimit) -> Iterator[Fitted]:
         yield plan
 
 
-def _plans(program: TaskList) -> Iterator[Fitted]:
+def _plans(program: Program) -> Iterator[Fitted]:
     known = list[set[int]]()
     for stall_first, headroom in product((True, False), (True, False)):
         residency = GapChoice(program, stall_first=stall_first, headroom=headroom)
@@ -114,11 +114,11 @@ def _plans(program: TaskList) -> Iterator[Fitted]:
             yield from (_fitted(program, residency, rule, windows) for rule in RULES)
 
 
-def _fitted(program: TaskList, residency: GapChoice, rule: Rule, windows: Windows) -> Fitted:
+def _fitted(program: Program, residency: GapChoice, rule: Rule, windows: Windows) -> Fitted:
     return Fitted(program, residency, rule, TaskReplay(program, residency, rule(windows)))
 
 
-def extent_bytes(program: TaskList, replay: TaskReplay) -> int:
+def extent_bytes(program: Program, replay: TaskReplay) -> int:
     """Return the bytes from the first to the last address of a plan that was replayed.
 
     A tensor takes memory from when its copy in starts, or its task, until it is gone. What one task alone

@@ -10,7 +10,7 @@ import numpy as np
 
 from g10sim.grouping import grouped
 from g10sim.policies.designs.pressurefit.residency import Arrivals, GapChoice
-from g10sim.policies.designs.pressurefit.tasks import TaskList
+from g10sim.policies.designs.pressurefit.tasks import Program
 
 _LAPS = 2
 """Iterations that are followed; the last one counts."""
@@ -26,7 +26,7 @@ class TaskReplay:
     never have room, what came for later ones is asked for after it instead: ``arrivals`` change then.
     """
 
-    def __init__(self, program: TaskList, residency: GapChoice, arrivals: Arrivals) -> None:
+    def __init__(self, program: Program, residency: GapChoice, arrivals: Arrivals) -> None:
         self._program, count, self.arrivals = program, program.tasks, dict(arrivals)
         self._clean, self._places = residency.clean, [end % count for end in program.ends]
         due = list(filter(arrivals.__contains__, program.first_due))

@@ -12,7 +12,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.grouping import grouped
-from g10sim.policies.designs.pressurefit.tasks import Gap, TaskList
+from g10sim.policies.designs.pressurefit.tasks import Gap, Program
 
 _LEFT_OUT = 1 << 62
 """Bytes that a task which nothing relieves seems to need less than it does, so that it is not the worst."""
@@ -28,7 +28,7 @@ class GapChoice:
     is back one task before it is used.
     """
 
-    def __init__(self, program: TaskList, *, stall_first: bool, headroom: bool) -> None:
+    def __init__(self, program: Program, *, stall_first: bool, headroom: bool) -> None:
         self._program, self._stall_first, self._headroom = program, stall_first, headroom
         self.needed = program.needed.copy()
         self.cut: set[int] = set()
@@ -49,7 +49,7 @@ class GapChoice:
         """True if every task fits."""
         return int(self.needed.max(initial=0)) <= self._program.capacity_bytes
 
-    def of(self, program: TaskList) -> GapChoice:
+    def of(self, program: Program) -> GapChoice:
         """Return the residency of another program by the same rules."""
         return GapChoice(program, stall_first=self._stall_first, headroom=self._headroom)
 
@@ -114,7 +114,7 @@ class GapChoice:
         return [(gap.start, end)] if end <= count else [(gap.start, count), (0, end - count)]
 
 
-def _order(program: TaskList, stall_first: bool) -> Integers:
+def _order(program: Program, stall_first: bool) -> Integers:
     """Return the gaps, best first: as if all were clean, and as many more numbers as if none was."""
     gaps, times = program.gaps, np.array(program.times)
     starts, ends = np.array([gap.start for gap in gaps]), np.array(program.ends)
@@ -186,7 +186,7 @@ class Windows:
     What leaves with a copy can return when it is gone. Each has to be there when the task at the end starts.
     """
 
-    def __init__(self, program: TaskList, residency: GapChoice) -> None:
+    def __init__(self, program: Program, residency: GapChoice) -> None:
         self._program, self._residency = program, residency
         self._due = program.ends
         self._latest_first = sorted(residency.cut, key=lambda number: (-self._due[number], number))

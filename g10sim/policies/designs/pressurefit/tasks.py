@@ -39,7 +39,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class TaskList:
+class Program:
     """Tasks of an iteration: kernels in a row of one block and micro-batch, or single kernels.
 
     ``kernels`` are the first kernels of tasks, ``begins`` the cycles at which they start without stalls; of
@@ -140,7 +140,7 @@ class Programs:
         """Return how long the kernels take where some tensors are dropped and computed again."""
         return int(with_reruns(self._demand.cycles, drops).sum())
 
-    def of(self, drops: Sequence[Dropped]) -> TaskList:
+    def of(self, drops: Sequence[Dropped]) -> Program:
         """Return the tasks where some tensors are dropped and computed again."""
         demand, machine, reruns = self._demand, self._machine, Reruns(self._demand, drops)
         uses, stays, gaps = self._uses.copy(), self._stays.copy(), self._gaps.copy()
@@ -155,7 +155,7 @@ class Programs:
         scratch, fresh, gone = self._memory(spans, again)
         found, numbers = list(chain.from_iterable(gaps)), self.numbers
         outer = [(tensor, numbers[start], numbers[end - 1]) for tensor, start, end in spans]
-        return TaskList(
+        return Program(
             kernels=self._kernels,
             begins=np.concatenate(([0], with_reruns(demand.cycles, drops).cumsum()))[self._kernels],
             needed=demand.lasting_bytes + fresh.cumsum() - gone.cumsum() + gone + scratch,

@@ -185,7 +185,7 @@ def offloading_layers(managed: Sequence[Layer], heavy: LayerKind, offload: Offlo
 
 
 @dataclass(frozen=True)
-class JobMoves:
+class Schedule:
     """The moves of one job.
 
     ``offloads`` are the layers that offload, in order, ``fetches`` pairs of a layer and the one whose tensors
@@ -203,7 +203,7 @@ class JobMoves:
         return tuple(tensor for layer in self.offloads for tensor in layer.inputs)
 
 
-def make_schedule(trace: Trace, offload: Offload, *, fuse_activations: bool) -> JobMoves:
+def make_schedule(trace: Trace, offload: Offload, *, fuse_activations: bool) -> Schedule:
     """Decide which layers of a trace offload, and when each is prefetched."""
     layers = layers_of(trace, fuse_activations=fuse_activations)
     heavy = heavy_kind(layers)
@@ -213,7 +213,7 @@ def make_schedule(trace: Trace, offload: Offload, *, fuse_activations: bool) -> 
 
 def schedule_of(
     trace: Trace, layers: tuple[Layer, ...], closing: LayerKind, chosen: tuple[Layer, ...]
-) -> JobMoves:
+) -> Schedule:
     """Return the moves when the ``chosen`` of the layers of a trace offload.
 
     They are prefetched by the search window of vDNN (Rhu et al., MICRO 2016, figure 10): each layer of the
@@ -228,10 +228,10 @@ def schedule_of(
         place, closing_ones = bisect_left(waiting, current.index), bisect_left(closed, current.index)
         if place and (not closing_ones or waiting[place - 1] >= closed[closing_ones - 1]):
             fetches.append((current, layers[waiting.pop(place - 1)]))
-    return JobMoves(layers, chosen, tuple(fetches), first_backward_kernel(trace) - 1)
+    return Schedule(layers, chosen, tuple(fetches), first_backward_kernel(trace) - 1)
 
 
-def live_bytes(trace: Trace, schedule: JobMoves) -> list[int]:
+def live_bytes(trace: Trace, schedule: Schedule) -> list[int]:
     """Return the bytes on the GPU while each kernel runs, without scratch space, if copies take no longer.
 
     Persistent tensors are there all the time, others from their first kernel to their death, and offloaded

@@ -20,7 +20,7 @@ from g10sim.errors import ConfigError, UnsupportedError
 from g10sim.grouping import grouped
 from g10sim.looks import RED, Look
 from g10sim.policies.designs.vdnn.algorithms import load_table, with_algorithms
-from g10sim.policies.designs.vdnn.layers import JobMoves, Layer, live_bytes, make_schedule
+from g10sim.policies.designs.vdnn.layers import Layer, Schedule, live_bytes, make_schedule
 from g10sim.policies.interface.jobs import PolicyPerJob
 from g10sim.policies.interface.machine import PlannedMachine
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
@@ -49,7 +49,7 @@ OFFLOADING = Effect(
 class LayerJob(MovesByKernel):
     """Moves of one job, as its ``schedule`` says."""
 
-    schedule: JobMoves
+    schedule: Schedule
 
 
 def offload(layer: Layer, tensor: int) -> Evict:
@@ -57,7 +57,7 @@ def offload(layer: Layer, tensor: int) -> Evict:
     return Evict(tensor, until=layer.kernels[-1])
 
 
-def layer_joins(schedule: JobMoves) -> Iterator[tuple[int, Move]]:
+def layer_joins(schedule: Schedule) -> Iterator[tuple[int, Move]]:
     """Let layers end with the copies that they issued."""
     for layer in schedule.offloads:
         yield layer.kernels[-1], Await(frozenset(layer.inputs))
@@ -100,7 +100,7 @@ class LayerWise(Declared, PolicyPerJob):
     job_class: ClassVar[type[LayerJob]] = LayerJob
 
     def _copies(
-        self, trace: Trace, schedule: JobMoves, evict: Callable[[Layer, int], Evict] = offload
+        self, trace: Trace, schedule: Schedule, evict: Callable[[Layer, int], Evict] = offload
     ) -> Iterator[tuple[int, Move]]:
         """Offload what layers read as they begin, and prefetch what the window says."""
         for layer in schedule.offloads:
@@ -128,7 +128,7 @@ class LayerWise(Declared, PolicyPerJob):
         if rule is not None:
             return (rule,) * len(tensors)
         alike = (one.trace is trace and one.gpu == job.gpu for one in self.workload.jobs)
-        schedule: JobMoves = next(compress(self.jobs, alike)).schedule
+        schedule: Schedule = next(compress(self.jobs, alike)).schedule
         border = schedule.last_forward
         made = {t for t, lasts in enumerate(trace.lasting) if trace.births[t] <= border and not lasts}
         kept = {t for t in made if trace.deaths[t] > border + 1}.difference(schedule.offloaded)
@@ -208,7 +208,7 @@ class SelectiveOffloading(LayerWise):
         before, after = self._copies(trace, schedule), layer_joins(schedule)
         return LayerJob(grouped(before), grouped(after), schedule=schedule)
 
-    def _schedule(self, trace: Trace) -> JobMoves:
+    def _schedule(self, trace: Trace) -> Schedule:
         if self.mode == "dyn":
             raise UnsupportedError(f"policy '{self.name}': mode dyn has not chosen a configuration")
         return make_schedule(trace, self.mode, fuse_activations=self.fuse_activations)

@@ -13,7 +13,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
 from g10sim.looks import DARK_GREY, Look
 from g10sim.policies.designs.vdnn.layers import (
-    JobMoves,
+    Schedule,
     heavy_kind,
     layers_of,
     make_schedule,
@@ -176,7 +176,7 @@ class VdnnMulti(Limited, LayerWise):
         self.note = self._describe()
         return plans
 
-    def _alike(self, workload: Workload, system: SystemSpec) -> dict[_Key, JobMoves]:
+    def _alike(self, workload: Workload, system: SystemSpec) -> dict[_Key, Schedule]:
         """Return the schedules of jobs that are not alike, and note the fair shares of all GPUs."""
         gpus = {job.gpu for job in workload.jobs}
         self._rates = {gpu: fair_share(system, gpu, gpus) for gpu in gpus}
@@ -207,7 +207,7 @@ class VdnnMulti(Limited, LayerWise):
     def _budget(self, system: SystemSpec) -> int:
         return int(system.gpu.memory * (1 - (self.headroom or 0)))
 
-    def _schedule_for(self, job: Job, system: SystemSpec, rate: int) -> JobMoves:
+    def _schedule_for(self, job: Job, system: SystemSpec, rate: int) -> Schedule:
         trace = job.trace
         if self._offloads != "contention_aware":
             return make_schedule(trace, self._offloads, fuse_activations=self.fuse_activations)

@@ -14,7 +14,7 @@ from g10sim.policies.planning.moves import KernelMoves, MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, refused, require_cpu, require_gpu
-from g10sim.policies.planning.offloading.takeover import StepTimes, Takeover, parameter_bytes, taken_over
+from g10sim.policies.planning.offloading.takeover import Schedule, Takeover, parameter_bytes, taken_over
 from g10sim.policies.planning.offloading.windows import Window
 from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.workload import Job
@@ -94,7 +94,7 @@ class StepsOnCpu(Declared, FixedPlaces):
         """Return the bytes of the gradient of one parameter."""
         raise NotImplementedError
 
-    def _schedule(self, trace: Trace) -> StepTimes:
+    def _schedule(self, trace: Trace) -> Schedule:
         raise NotImplementedError
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
@@ -112,8 +112,8 @@ class InBuckets(StepsOnCpu):
     def _bucket_bytes(self, trace: Trace) -> int:
         return self.reduce_bucket_size * self._parameter_bytes(trace)
 
-    def _schedule(self, trace: Trace) -> StepTimes:
-        return StepTimes(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes(trace), returns=False)
+    def _schedule(self, trace: Trace) -> Schedule:
+        return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes(trace), returns=False)
 
 
 class OptimizerBelow(StepsOnCpu):

@@ -259,7 +259,7 @@ def numbered(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class Schedule:
     """Times at which steps on the CPU run.
 
     ``overlap``: each once the bucket with the last of its gradients has left; otherwise all of them after the
@@ -279,7 +279,7 @@ class StepTimes:
     launch_seconds: float = 0.0
 
 
-def taken_over(takeover: Takeover, schedule: StepTimes) -> Trace:
+def taken_over(takeover: Takeover, schedule: Schedule) -> Trace:
     """Return the trace in which the CPU runs the kernels that it takes over.
 
     Weights that these read have a copy in host memory, which is read instead. A kernel on the CPU without
@@ -291,7 +291,7 @@ def taken_over(takeover: Takeover, schedule: StepTimes) -> Trace:
 
 
 class _Rewriting:
-    def __init__(self, takeover: Takeover, schedule: StepTimes) -> None:
+    def __init__(self, takeover: Takeover, schedule: Schedule) -> None:
         self._takeover, self._schedule, self._given = takeover, schedule, takeover.trace
         self._tensors = list(self._given.tensors)
         self._gradients = cpu_inputs(self._given, takeover.takes)
