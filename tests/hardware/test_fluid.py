@@ -3,7 +3,7 @@
 from itertools import groupby
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from machines import machine
 from memories import FLASH, GPU, HOST, NONE, memory_of, moved
@@ -564,6 +564,18 @@ def test_a_job_has_news_when_its_own_flows_or_rates_change():
         assert transfers.news({0, 1}) == ({0, 1} if shared else {1})
 
 
+# Time stops where a victim is used up already, and the rest of a page is on its way.
+@example(
+    residents=[1, 1, 1],
+    comers=[(10, NONE)],
+    requests=[("prefetch", {0}, 2), ("prefetch", {4}, 3_000_000), ("demand", {0}, 3_000_000)],
+    rates=("0.5 GB/s", "0.5 GB/s", "0.5 GB/s"),
+    mapping="10 TB/s",
+    rooms=(1, 1000),
+    worthless=set(),
+    pinned=False,
+    wait=None,
+)
 @settings(max_examples=500, deadline=None)
 @given(
     residents=st.lists(st.integers(1, 12), min_size=3, max_size=8),

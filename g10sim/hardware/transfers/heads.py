@@ -253,7 +253,7 @@ def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_wa
         if left is None or now + left > end:
             return Reached(now, changes, left, is_made=True)
         before: list[Run] = []
-        if victim is not None and victim.count < run.count and progress < page_work > rate:
+        if victim is not None and 0 < victim.count < run.count and progress < page_work > rate:
             alike, pages = heads.alike(flow, (progress + rate * (end - now)) // page_work)
             if len(alike) > 1:
                 *before, victim = alike
