@@ -92,7 +92,7 @@ def run(
 class CellProgress:
     """A progress bar with the time left on standard error; if that is no terminal, a line a minute.
 
-    Ctrl-C raises an InterruptionError with the number of finished cells.
+    Ctrl-C raises an InterruptionError with the number of finished cells, once cells have begun.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class CellProgress:
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         if self._progress is not None:
             self._progress.stop()
-        if kind is KeyboardInterrupt:
+        if kind is KeyboardInterrupt and self._total:
             kept = f"{self._done} of {self._total} cells are finished and kept"
             raise terminal.InterruptionError(f"interrupted; {kept}; the same command runs the rest")
 

@@ -447,6 +447,15 @@ def test_an_interrupted_run_keeps_finished_cells(config, here):
     assert len(list(cells.glob("*.json"))) == 1
 
 
+def test_a_run_that_is_interrupted_before_its_cells_tells_of_none(g10sim, config, monkeypatch):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("g10sim.cli.run.run_experiment", interrupt)
+    done = g10sim("run", config(policies=["ideal"]))
+    assert (done.code, done.err) == (130, "error: interrupted\n")
+
+
 @pytest.mark.slow
 def test_simulating_imports_no_torch_and_no_matplotlib(here):
     save_trace(chain(2), here / "chain.g10t")
