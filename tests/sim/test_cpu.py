@@ -323,3 +323,21 @@ def test_a_kernel_is_not_launched_again_before_it_has_ended():
     assert iteration_times(records) == [1000, 50_000, 50_000]
     assert [one.cpu.busy_cycles for one in records.iterations] == [1000, 50_000, 50_000]
     assert stalls(records, 2) == [{StallReason.CPU: 49_000}, {}]
+
+
+class FetchesAhead(BaseUvm):
+    def on_kernel_start(self, view):
+        return [Fetch(1)] if view.kernel == 1 else []
+
+
+@pytest.mark.parametrize("record", [(), ("timeline",)])
+def test_what_has_moved_beyond_a_run_is_not_counted_for_a_later_one(record):
+    """Four pages take 1333 1/3 cycles: g out and w in at once, from 14000 on, and w out from 35,334 on."""
+    trace = trace_of(
+        {"g": 4, "w*": 4},
+        [(10_000, "", "g"), (1000, "g", "", "cpu"), (20_000, "w", ""), (1000, "w", "", "cpu")],
+    )
+    machine = system(host_pages=500, pcie="3 GB/s")
+    records = run(Workload((Job(trace, iterations=1),)), machine, FetchesAhead(), record=record)
+    assert records.iterations[0].end == 14_000 + 1334 + 20_000
+    assert records.jobs[0].end == 35_334 + 1334 + 1000

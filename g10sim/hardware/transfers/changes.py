@@ -252,7 +252,7 @@ class NextChange:
 
         Others may need the room that it leaves, and come again behind it.
         """
-        if self.last is None:
+        if self.last not in flows:
             return flows
         others = [flow for flow in flows if flow is not self.last]
         return [*others, self.last, *others]
