@@ -377,6 +377,11 @@ class Recency:
             (tensor, count) for *_, tensor, count in found
         )
 
+    def limits(self) -> tuple[object, ...]:
+        """Return which runs of the order have begun to leave no faster than at some rate, it, and to where."""
+        filled = (run for run in self._runs if run.count)
+        return tuple([(place, run.rate, run.toward) for place, run in enumerate(filled) if run.rate])
+
     def pages(self, tensor: int) -> int:
         """Pages of one tensor in the order."""
         group = self._group_of(tensor)

@@ -1,12 +1,14 @@
 """Iterations that are reported as steady go on as they are, for eight periods more."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from drawn_cases import draw_case
 from drives import drive, with_drive
-from machines import FLASH, GPU, FollowPlan, simulate, trace_of
+from machines import FLASH, GPU, FollowPlan, machine, simulate, trace_of
 
+from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.policies.interface.registry import available, create
 from g10sim.sim.accounts.repetition import TOLERANCE, agree
@@ -96,3 +98,30 @@ def test_nobody_knows_when_the_same_comes_again_from_a_drive_that_wears():
     iterations = simulate(trace, with_drive(drive()), policy, iterations=8).iterations
     assert iterations[-1].traffic["gpu_to_ssd_bytes"] == 4000
     assert [one.period for one in iterations] == [None] * 8
+
+
+@pytest.mark.parametrize(
+    ("policy", "seed"),
+    [("deepum", 5), ("base_uvm", 7), ("g10", 30), ("pressure", 36), ("g10", 48), ("pressure", 262)],
+)
+def test_what_has_begun_to_leave_goes_on_as_fast_as_it_began(policy, seed):
+    """A copy that waits before it starts counts in how fast its pages leave, until all of them have."""
+    case = draw_case(seed, largest=30)
+    system = case.system.model_dump(mode="json")
+    system["pcie"]["per_copy"] = "20 us"
+    go_on(replace(case, system=SystemSpec.model_validate(system)), policy)
+
+
+def test_part_of_a_page_in_a_cache_counts():
+    """The cache takes two pages and a half, and an iteration writes one or none."""
+    trace = trace_of({"a": 1, "w*": 1}, [(1000, "", "a"), (9000, "w", ""), (1000, "a", "")])
+    system = machine().model_dump(mode="json")
+    system["ssd"]["write_cache"] = {"capacity": "2500 B", "sustained": "50 MB/s"}
+    found = []
+    for iterations in ("auto", 13):
+        policy = FollowPlan(moves=[(1, 0, FLASH), (2, 0, GPU)])
+        records = simulate(trace, SystemSpec.model_validate(system), policy, iterations=iterations).iterations
+        found.append([record.end - record.start for record in records])
+    ended, longer = found
+    assert longer[: len(ended)] == ended == [20_000, 15_000, 13_000, 15_000, 13_000, 13_000, 15_000]
+    assert longer[len(ended) :] == [13_000, 13_000, 15_000] * 2

@@ -234,14 +234,9 @@ class CachedPort:
 
     def __init__(self, drive: SsdSpec, write: Link, clock_hz: int) -> None:
         self._write, self._sustained = write, drive.sustained_rate
-        self._clock = clock_hz
-        self._left = drive.cached_bytes * clock_hz
+        self.left = drive.cached_bytes * clock_hz
+        """Bytes times hertz that the drive writes at its own rate from now on."""
         self._rate = 0
-
-    @property
-    def room(self) -> int:
-        """Bytes that are written at the drive's own rate from now on."""
-        return -(-self._left // self._clock)
 
     def begin(self) -> None:
         """Note that time starts: initial data was written long ago."""
@@ -260,11 +255,11 @@ class CachedPort:
 
     def cycles_to_change(self) -> int | None:
         """Cycles until the cache is used up at the rate of the last sharing; None where it never is."""
-        return -(-self._left // self._rate) if self._left and self._rate else None
+        return -(-self.left // self._rate) if self.left and self._rate else None
 
     def advance(self, cycles: int) -> None:
         """Let time pass at the rate of the last sharing; no further than to the next change."""
-        if self._left:
-            self._left = max(0, self._left - self._rate * cycles)
-            if not self._left:
+        if self.left:
+            self.left = max(0, self.left - self._rate * cycles)
+            if not self.left:
                 self._write.capacity = self._sustained

@@ -47,7 +47,6 @@ class FluidTransfers(Transfers):
         self._door = door or Door()
         self._staging = staging
         self.topology = staging.topology if staging is not None else Topology(system)
-        self._page_bytes = system.gpu.page_size
         self._page_work = system.gpu.page_size * system.gpu.clock
         if staging is not None and system.host.memory_bandwidth is not None:
             staging.share_memory(self._carry)
@@ -153,11 +152,12 @@ class FluidTransfers(Transfers):
         sent = [(message.work, message.limit, message.is_access) for message in self._messages]
         pinned = self._heads.pinned
         sent += [] if pinned is None else [(len(pinned), 0, False)]
-        return *carried, *sent, *(turn % 2 for turn in self._rates.turns)
+        caches, turns = [cache.left for cache in self._caches], [turn % 2 for turn in self._rates.turns]
+        return *carried, *sent, *turns, *caches, *site.memory.recency.limits()
 
     def cache_pages(self) -> list[int]:
         """Return the pages that each drive's cache still takes."""
-        return [cache.room // self._page_bytes for cache in self._caches]
+        return [cache.left // self._page_work for cache in self._caches]
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job crossed its GPU's link."""
