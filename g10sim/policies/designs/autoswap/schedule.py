@@ -79,12 +79,9 @@ class _Channels:
             wanted = self._latest_start(candidate, channel_from)
             in_time = max(wanted, timeline.lap_time(gone))
             back = max(gone, timeline.lap_last_until(in_time))
+            back = load.within_from(self._limit_bytes - candidate.size_bytes, back, candidate.end)
             load.add(back, candidate.end, candidate.size_bytes)
-            above = load.above(self._limit_bytes, back, candidate.end)
-            if above is not None:
-                load.add(back, above[1] + 1, -candidate.size_bytes)
-                back = above[1] + 1
-                in_time = max(in_time, timeline.lap_time(back))
+            in_time = max(in_time, timeline.lap_time(back))
             is_away = gone < back if peak is None else in_time == wanted and gone <= peak < back
             if is_away:
                 waits += in_time - wanted
@@ -108,12 +105,11 @@ class _Channels:
         for candidate in order:
             done = timeline.lap_time(candidate.start) if candidate.frozen else next(out)
             gone = min(timeline.lap_first_from(done), candidate.end)
-            load.add(gone, candidate.end, -candidate.size_bytes)
             above = load.above(self._limit_bytes, candidate.start, gone)
             if above is not None:
-                load.add(above[0], gone, -candidate.size_bytes)
                 gone = above[0]
                 waits += done - timeline.lap_time(gone)
+            load.add(gone, candidate.end, -candidate.size_bytes)
             departures.append((candidate, gone))
         return sorted(departures, key=lambda entry: (-entry[0].end, -entry[0].start)), waits
 
