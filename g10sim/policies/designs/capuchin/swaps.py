@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from g10sim.analysis.timeline import Flags, Integers
+from g10sim.analysis.vitality import inactive_periods
 from g10sim.policies.planning.channel import NEVER, Channel, Interval
 from g10sim.policies.planning.swapping.schedule import AccessSequence, Swap
 
@@ -37,16 +37,13 @@ def access_pairs(accesses: AccessSequence, bytes_per_cycle: float, least_bytes: 
     Tensors of less than ``least_bytes`` are left out.
     """
     found, times = [], accesses.times
-    for tensor, (uses, size) in enumerate(zip(accesses.uses, accesses.sizes, strict=True)):
-        if size < least_bytes:
-            continue
-        copy = accesses.copy_cycles(tensor, bytes_per_cycle)
-        out = accesses.out_cycles(tensor, copy)
-        found += [
-            AccessPair(tensor, evicted, use, size, out, copy, times[use] - times[evicted + 1] - out - copy)
-            for evicted, use in pairwise(uses)
-            if use > evicted + 1
-        ]
+    for tensor, start, use, wraps in inactive_periods(accesses.trace):
+        size = accesses.sizes[tensor]
+        if not wraps and size >= least_bytes:
+            copy = accesses.copy_cycles(tensor, bytes_per_cycle)
+            out = accesses.out_cycles(tensor, copy)
+            free_time = times[use] - times[start] - out - copy
+            found.append(AccessPair(tensor, start - 1, use, size, out, copy, free_time))
     return sorted(found, key=lambda pair: (-pair.free_time, pair.tensor))
 
 
