@@ -81,9 +81,8 @@ class Search:
         time: TimeLimit | None = None,
     ) -> None:
         self._speed, self._given, self._key, self._left = speed, given, key, trials
-        self._found: dict[Hashable, float] = {}
-        self._unsure = set[Hashable]()
-        """Plans that may be slower than what was found, as they were to beat another one."""
+        self._found: dict[Hashable, tuple[float, bool]] = {}
+        """Speeds of plans, and whether each is sure: one that did not beat another may be less."""
         self._time = time or TimeLimit()
 
     @property
@@ -128,15 +127,13 @@ class Search:
 
     def _tried(self, plan: Plan, to_beat: float = 0.0) -> float:
         key = self._key(plan)
-        known = self._found.get(key)
-        if known is not None and (known <= to_beat or key not in self._unsure):
+        is_new = key not in self._found
+        known, is_sure = self._found.get(key, (inf, False))
+        if is_sure or known <= to_beat:
             return known
-        if (known is None and self._left <= 0) or (self._found and self._time.is_over()):
+        if (is_new and self._left <= 0) or (self._found and self._time.is_over()):
             return 0.0
-        speed = self._found[key] = self._speed(plan, to_beat)
-        if speed < to_beat:
-            self._unsure.add(key)
-        else:
-            self._unsure.discard(key)
-        self._left -= known is None and speed > 0
+        speed = self._speed(plan, to_beat)
+        self._found[key] = speed, speed >= to_beat
+        self._left -= is_new and speed > 0
         return speed
