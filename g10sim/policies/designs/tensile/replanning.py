@@ -55,7 +55,7 @@ def spread(measured: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
 class JobGroup:
     """Jobs that are planned together. Plans are made for all at once; each job adopts its own when it can.
 
-    ``times`` are the kernel times, in cycles, that are planned with next.
+    ``times`` are the kernel times, in cycles, that are planned with next; ``_plans`` are not adopted yet.
     """
 
     traces: Mapping[int, Trace]
@@ -69,7 +69,6 @@ class JobGroup:
     times_planned: int = 0
     _measured: set[int] = field(default_factory=set)
     _active: list[int] = field(default_factory=list)
-    _adopted: dict[int, int] = field(default_factory=dict)
     _plans: dict[int, MigrationPlan] = field(default_factory=dict)
     _is_outdated: bool = False
 
@@ -100,19 +99,14 @@ class JobGroup:
 
     def is_settled(self, job: int, measured: Sequence[int]) -> bool:
         """Return True if a job has adopted the latest plan, and its times give no reason for another."""
-        is_latest = not self._is_outdated and self._adopted.get(job) == self.times_planned
+        is_latest = not self._is_outdated and job not in self._plans
         return is_latest and not self._are_news(job, measured)
 
     def adopt(self, job: int) -> MigrationPlan | None:
-        """Return the plan of a job that is there if there is one that it has not adopted yet."""
-        if job not in self._active:
-            return None
+        """Return the plan of a job if there is one that it has not adopted yet."""
         if self._is_outdated:
             self._plan()
-        if self._adopted.get(job) == self.times_planned:
-            return None
-        self._adopted[job] = self.times_planned
-        return self._plans[job]
+        return self._plans.pop(job, None)
 
     def _plan(self) -> None:
         machine, target = self.machine, self.target_bytes

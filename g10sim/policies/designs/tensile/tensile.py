@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, TypeAlias
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
-from g10sim.config.run import AUTO
 from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
 from g10sim.looks import Look
@@ -72,8 +71,6 @@ class Tensile(TensileOptions, JointPolicy):
 
     def _set_up(self) -> None:
         self._groups: dict[int, JobGroup] = {}
-        self._shares = False
-        self._last: dict[int, tuple[int, int]] = {}
         self._barriers: dict[int, Mapping[int, frozenset[int]]] = {}
 
     @property
@@ -87,12 +84,8 @@ class Tensile(TensileOptions, JointPolicy):
     ) -> Sequence[MigrationPlan | None]:
         """Plan the jobs that arrive first on every GPU; the others are planned when they arrive."""
         gpus = frozenset(job.gpu for job in workload.jobs)
-        self._groups, self._last, self._barriers = {}, {}, {}
-        self._shares = workload.sharing.compute != "exclusive"
+        self._workload, self._groups, self._barriers = workload, {}, {}
         target = None if self.memory_target is None else parse_bytes(self.memory_target)
-        for number, job in enumerate(workload.jobs):
-            if job.iterations != AUTO:  # jobs without a number have a GPU, and a plan, of their own
-                self._last[number] = job.iterations - 1, len(job.trace.kernels) - 1
         for members in _grouped(workload):
             traces = {number: workload.jobs[number].trace for number in members}
             own = {number: trace.durations_cycles(system.gpu.clock) for number, trace in traces.items()}
@@ -126,13 +119,15 @@ class Tensile(TensileOptions, JointPolicy):
 
     def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Plan without a job that has run its last kernel."""
-        if (view.iteration, view.kernel) == self._last.get(view.job):
+        job = self._workload.jobs[view.job]  # one without a number of iterations has a plan of its own
+        if view.iteration + 1 == job.iterations and view.kernel + 1 == len(job.trace.kernels):
             self._groups[view.job].leave(view.job)
         return ()
 
     def _times(self, view: PolicyView) -> Sequence[int]:
         """Kernel times to plan with."""
-        return spread(view.measured_cycles, view.own_cycles) if self._shares else view.measured_cycles
+        is_shared = self._workload.sharing.compute != "exclusive"
+        return spread(view.measured_cycles, view.own_cycles) if is_shared else view.measured_cycles
 
     def _adopted(self, job: int) -> MigrationPlan | None:
         plan = self._groups[job].adopt(job)
@@ -141,11 +136,11 @@ class Tensile(TensileOptions, JointPolicy):
         return plan
 
 
-def _grouped(workload: Workload) -> list[tuple[int, ...]]:
+def _grouped(workload: Workload) -> list[list[int]]:
     """Return the jobs that are planned together: those that may be on a GPU at the same time."""
     if workload.sharing.compute == "exclusive":
-        return [(number,) for number in range(len(workload.jobs))]
-    return [*map(tuple, grouped((job.gpu, number) for number, job in enumerate(workload.jobs)).values())]
+        return [[number] for number in range(len(workload.jobs))]
+    return [*grouped((job.gpu, number) for number, job in enumerate(workload.jobs)).values()]
 
 
 def _copies_out(plan: MigrationPlan) -> Mapping[int, frozenset[int]]:
