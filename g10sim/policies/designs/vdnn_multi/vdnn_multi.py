@@ -110,26 +110,24 @@ class VdnnMulti(Limited, LayerWise):
 
     def _set_up(self) -> None:
         super()._set_up()
-        step = LADDER[self.ladder]
-        self._offloads = self.offload or step.offload
-        self._joins = step.layer_end_join if self.layer_end_join is None else self.layer_end_join
-        self.plans_prefetches = (self.prefetch or step.prefetch) == "planned"
+        self._chosen = replace(LADDER[self.ladder], **self._given())  # type: ignore[arg-type]
+        self.plans_prefetches = self._chosen.prefetch == "planned"
         self._tried = ""
 
     @property
     def offloads(self) -> bool:
         """Return True if any layers offload, or tensors leave when a kernel finds no room."""
-        return self._offloads != "none" or self.ladder in CHOSEN_BY_TRIAL
+        return self._chosen.offload != "none" or self.ladder in CHOSEN_BY_TRIAL
 
     @property
     def weighs_memory(self) -> bool:
         """Return True if memory and links decide which layers offload."""
-        return self._offloads == "contention_aware"
+        return self._chosen.offload == "contention_aware"
 
     @property
     def requirements(self) -> Requirements:
         """Those of every layer-wise design, pinned buffers that are kept, and a service of links."""
-        service = self.arbitration or LADDER[self.ladder].arbitration
+        service = self._chosen.arbitration
         own = None if service == "machine" else service
         return replace(super().requirements, keeps_host_buffers=True, link_service=own)
 
@@ -193,7 +191,7 @@ class VdnnMulti(Limited, LayerWise):
             arrivals = [(layer.backward[-1], arrived) for layer in schedule.layers if layer.backward]
         return SteeredJob(
             grouped(self._copies(trace, schedule)),
-            grouped([*layer_joins(schedule), *arrivals]) if self._joins else {},
+            grouped([*layer_joins(schedule), *arrivals]) if self._chosen.layer_end_join else {},
             schedule=schedule,
             trace=trace,
             planned=schedule.offloads if self.plans_prefetches else (),
@@ -205,12 +203,12 @@ class VdnnMulti(Limited, LayerWise):
         )
 
     def _budget(self, system: SystemSpec) -> int:
-        return int(system.gpu.memory * (1 - (self.headroom or 0)))
+        return int(system.gpu.memory * (1 - self._chosen.headroom))
 
     def _schedule_for(self, job: Job, system: SystemSpec, rate: int) -> Schedule:
         trace = job.trace
-        if self._offloads != "contention_aware":
-            return make_schedule(trace, self._offloads, fuse_activations=self.fuse_activations)
+        if self._chosen.offload != "contention_aware":
+            return make_schedule(trace, self._chosen.offload, fuse_activations=self.fuse_activations)
         clock, page = system.gpu.clock, system.gpu.page_size
         layers = layers_of(trace, fuse_activations=self.fuse_activations)
         heavy = heavy_kind(layers)
@@ -224,13 +222,13 @@ class VdnnMulti(Limited, LayerWise):
         if self.ladder not in CHOSEN_BY_TRIAL:
             return ""
         counts = sorted({len(schedule.offloads) for schedule in self._schedules.values()})
-        step, headroom = LADDER[self.ladder], f"headroom {self.headroom or 0:.0%}"
+        step, chosen = LADDER[self.ladder], self._chosen
         words = [
             f"{' or '.join(map(str, counts))} layers offload",
-            headroom if self.weighs_memory else f"offload {self._offloads}",
-            f"arbitration {self.arbitration}" if self.arbitration not in (None, step.arbitration) else "",
-            f"prefetch by {self.prefetch}" if self.prefetch not in (None, step.prefetch) else "",
-            "layers join" if self._joins else "",
+            f"headroom {chosen.headroom:.0%}" if self.weighs_memory else f"offload {chosen.offload}",
+            f"arbitration {chosen.arbitration}" if chosen.arbitration != step.arbitration else "",
+            f"prefetch by {chosen.prefetch}" if chosen.prefetch != step.prefetch else "",
+            "layers join" if chosen.layer_end_join else "",
             self._tried,
         ]
         return ", ".join(filter(None, words))
