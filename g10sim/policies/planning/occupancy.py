@@ -98,27 +98,16 @@ class Occupancy:
 
     def __init__(self, occupancy_bytes: Integers) -> None:
         self.bytes = occupancy_bytes
-        self._highest = -1
-        """Kernel with the highest occupancy; -1: not known."""
 
     @property
     def peak_bytes(self) -> int:
         """Highest occupancy."""
-        if not len(self.bytes):
-            return 0
-        if self._highest < 0:
-            self._highest = int(self.bytes.argmax())
-        return max(0, int(self.bytes[self._highest]))
+        return int(self.bytes.max(initial=0))
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         for part in span_slices(first, stop, len(self.bytes)):
-            changed, highest = self.bytes[part], self._highest
-            changed += size_bytes
-            if size_bytes < 0 and part.start <= highest < part.stop:
-                self._highest = -1
-            elif highest >= 0 and size_bytes > 0 and changed.max() > self.bytes[highest]:
-                self._highest = part.start + int(changed.argmax())
+            self.bytes[part] += size_bytes
 
     def most(self, first: int, stop: int) -> int:
         """Return the highest occupancy within a span; 0 for an empty one."""
@@ -145,25 +134,18 @@ class ExcessOccupancy(Occupancy):
     def __init__(self, occupancy_bytes: Integers, durations: Integers, limit_bytes: float) -> None:
         super().__init__(occupancy_bytes)
         self._durations, self._limit_bytes = durations, floor(limit_bytes)
-        self._over = np.zeros_like(durations)
-        self._sums = prefix_sums(self._over)
-        """Cycles above the limit in the first 0, 1, ... kernels, without what has ``_changed``."""
-        self._changed = slice(0, len(durations))
+        self._sums: Integers | None = None
+        """Cycles above the limit in the first 0, 1, ... kernels; None: not known."""
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         super().add(first, stop, size_bytes)
-        for part in span_slices(first, stop, len(self.bytes)):
-            known = self._changed if self._changed.start < self._changed.stop else part
-            self._changed = slice(min(known.start, part.start), max(known.stop, part.stop))
+        self._sums = None
 
     def over_cycles(self, first: Integers, stop: Integers) -> Integers:
         """Return the cycles of spans during which occupancy exceeds the limit."""
-        changed = self._changed
-        if changed.start < changed.stop:
-            over = (self.bytes[changed] > self._limit_bytes) * self._durations[changed]
-            move_sums(self._sums, changed, over - self._over[changed])
-            self._over[changed], self._changed = over, slice(0, 0)
+        if self._sums is None:
+            self._sums = prefix_sums((self.bytes > self._limit_bytes) * self._durations)
         laps, places = np.divmod(np.stack((first, stop)), max(1, len(self.bytes)))
         before, until = laps * self._sums[-1] + self._sums.take(places)
         return np.where(stop > first, until - before, 0)
