@@ -48,7 +48,6 @@ class Hybrid:
         self._rules = Recomputability(accesses.trace)
         self._pairs = access_pairs(accesses, bytes_per_cycle, least_bytes)
         self._costs = LeastCosts(accesses, self._lanes, self._pairs)
-        self._sizes, self._size_of = np.unique(self._costs.sizes, return_inverse=True)
         self._is_kept = np.ones(len(self._pairs), dtype=np.bool_)
         self._entries: dict[int, Recomputed | None] = {}
         self._remaking: Integers = np.full(len(self._pairs), -1 if recomputation else NEVER, dtype=np.int64)
@@ -142,11 +141,10 @@ class Hybrid:
     def _high(self, kernel: int, numbers: Integers) -> tuple[Integers, Integers]:
         """Return the first and last kernels around the peak that are the peak when each tensor is away."""
         levels, costs = self.analysis.kernel_levels(), self._costs
-        rest = np.maximum(self.target_bytes, self.peak_bytes - self._sizes)
+        rest = np.maximum(self.target_bytes, self.peak_bytes - costs.sizes.take(numbers))
         before, after = (_kernels_above(rest, some) for some in (levels[:kernel][::-1], levels[kernel + 1 :]))
-        sizes = self._size_of.take(numbers)
-        first = np.maximum(costs.evicted.take(numbers) + 1, (kernel - before).take(sizes))
-        return first, np.minimum(costs.uses.take(numbers) - 1, (kernel + after).take(sizes))
+        first = np.maximum(costs.evicted.take(numbers) + 1, kernel - before)
+        return first, np.minimum(costs.uses.take(numbers) - 1, kernel + after)
 
     def _saved(self, sizes_bytes: Integers | int) -> Integers:
         """Return the bytes that are saved, no more than have to be saved still."""
