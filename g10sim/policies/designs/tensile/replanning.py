@@ -65,7 +65,7 @@ class JobGroup:
     target_bytes: int | None
     tier: PlannedTier
     threshold: float | None
-    planned: PlannedJobs | None = None
+    planned: PlannedJobs = field(init=False)
     times_planned: int = 0
     _measured: set[int] = field(default_factory=set)
     _active: list[int] = field(default_factory=list)

@@ -76,8 +76,7 @@ class Tensile(TensileOptions, JointPolicy):
     @property
     def note(self) -> str:
         """Return a summary of the latest plan of every GPU."""
-        groups = dict.fromkeys(self._groups.values())
-        return "; ".join(text for text in map(_describe, groups) if text)
+        return "; ".join(map(_describe, dict.fromkeys(self._groups.values())))
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
@@ -151,8 +150,6 @@ def _copies_out(plan: MigrationPlan) -> Mapping[int, frozenset[int]]:
 
 def _describe(group: JobGroup) -> str:
     planned = group.planned
-    if planned is None:
-        return ""
     swaps = [swap for schedule in planned.schedules for swap in schedule.swaps]
     across = sum(swap.wraps for swap in swaps)
     recomputed = sum(len(schedule.recomputed) for schedule in planned.schedules)
