@@ -64,7 +64,7 @@ def test_every_job_has_an_object_of_its_own_and_every_run_new_ones():
 
 
 def test_only_hooks_that_the_objects_define_are_asked():
-    own = {name for name in vars(JobPolicy) if getattr(Counts, name, None) is not getattr(Policy, name, None)}
+    own = {name for name in dir(JobPolicy) if getattr(Counts, name, None) is not getattr(Policy, name, None)}
     assert {name for name in own if name.startswith(("on_", "choose", "is_", "state"))} == {"on_kernel_start"}
 
     class Both(Counts):

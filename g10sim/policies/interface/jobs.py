@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from inspect import isclass, isfunction
+from collections.abc import Callable, Mapping, Sequence
+from inspect import getmembers, isclass, isfunction
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import PolicyError
-from g10sim.policies.interface.contract import Move
 from g10sim.policies.interface.machine import PlannedMachine, planned_machines
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import JointPolicy, PolicyView
+from g10sim.policies.interface.policy import JointPolicy, KernelHooks, PolicyView
+from g10sim.policies.interface.specialities import ContiguousHooks
 from g10sim.trace.workload import Job, Workload
 
 
-class JobPolicy:
-    """Decisions about one job, with the state that they need; ``Policy`` says when each method is asked."""
+class JobPolicy(KernelHooks):
+    """Decisions about one job, with the state that they need; ``KernelHooks`` says when each is asked."""
 
     plan: MigrationPlan | None = None
     """Moves that were planned before time starts."""
@@ -27,33 +27,7 @@ class JobPolicy:
     homes: Mapping[int, str] = MappingProxyType({})
     """Tiers in which persistent tensors lie before time starts; all others lie as the machine says."""
 
-    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
-        """Return the plan from this iteration on; None keeps the one there is."""
-        return None
-
-    def is_steady(self, view: PolicyView) -> bool:
-        """Return True if all iterations to come are treated like the one that has just ended."""
-        return True
-
-    def state(self, view: PolicyView) -> Hashable:
-        """Return what later decisions depend on, counted from now."""
-        return ()
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Return what to do when a kernel is about to start, after the plan's own moves."""
-        return ()
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Return what to do when a kernel has ended and its dead tensors are released."""
-        return ()
-
-    def choose_victims(self, view: PolicyView) -> Iterable[int] | None:
-        """Return tensors to evict from a full GPU, first choice first; None leaves it to recency."""
-        return None
-
-    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
-        """Return what to do when the kernel waits for contiguous memory and nothing under way frees any."""
-        return ()
+    on_out_of_memory = ContiguousHooks.on_out_of_memory
 
 
 def _passed_on(name: str, own: Callable[..., object]) -> Callable[..., object]:
@@ -87,10 +61,9 @@ class PolicyPerJob(JointPolicy):
         super().__init_subclass__(**options)
         if not (isclass(cls.job_class) and issubclass(cls.job_class, JobPolicy)):
             raise TypeError(f"job_class: found {cls.job_class!r}; allowed: a subclass of JobPolicy")
-        hooks = (name for name, value in vars(JobPolicy).items() if isfunction(value))
-        for name in hooks if "job_class" in vars(cls) else ():
+        for name, default in getmembers(JobPolicy, isfunction) if "job_class" in vars(cls) else ():
             own = getattr(cls.job_class, name)
-            if own is not getattr(JobPolicy, name) and name not in vars(cls):
+            if own is not default and name not in vars(cls):
                 setattr(cls, name, _passed_on(name, own))
 
     @property

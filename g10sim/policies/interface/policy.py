@@ -225,36 +225,8 @@ class Requirements:
             raise ValueError(f"keeps_copies: found with placement '{self.placement}'; allowed: with 'paged'")
 
 
-class Policy(ContiguousHooks, PagedHooks, WorkloadHooks, DesignFacts):
-    """Decides what moves between GPU, host memory and flash.
-
-    A subclass sets ``name`` (key in YAML), ``label`` (in legends) and ``paper`` (citation), takes its
-    parameters as keyword arguments of the constructor and stores them unchanged under the same names.
-    It overrides what it needs: ``plan_job`` decides before time starts; ``on_kernel_start`` and
-    ``choose_victims`` decide during simulation. Pages that a kernel misses are fetched on demand, and a
-    full GPU makes room by evicting least recent pages, whatever a policy does.
-
-    The names below are all that most designs need. The base classes have hooks for special subjects.
-    """
-
-    name: ClassVar[str] = ""
-    label: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
-
-    @property
-    def requirements(self) -> Requirements:
-        """Properties of the machine that the design relies on."""
-        return Requirements()
-
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
-        """Return one plan (or None) per job, before time starts; by default from ``plan_job``."""
-        return tuple(self.plan_job(job, system, behaviour) for job in workload.jobs)
-
-    def plan_job(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> MigrationPlan | None:
-        """Return the plan of one job, or None. Raises UnsupportedError when the design cannot run it."""
-        return None
+class KernelHooks:
+    """Decisions during simulation, kernel by kernel: of a policy, or of the object of one of its jobs."""
 
     def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
         """Return the plan of the job's iterations from this one on; None keeps the one there is."""
@@ -290,6 +262,39 @@ class Policy(ContiguousHooks, PagedHooks, WorkloadHooks, DesignFacts):
         Asked when a page needs room and no earlier choice has pages left. Tensors that the current
         kernel needs may not be named.
         """
+        return None
+
+
+class Policy(KernelHooks, ContiguousHooks, PagedHooks, WorkloadHooks, DesignFacts):
+    """Decides what moves between GPU, host memory and flash.
+
+    A subclass sets ``name`` (key in YAML), ``label`` (in legends) and ``paper`` (citation), takes its
+    parameters as keyword arguments of the constructor and stores them unchanged under the same names.
+    It overrides what it needs: ``plan_job`` decides before time starts; ``on_kernel_start`` and
+    ``choose_victims`` decide during simulation. Pages that a kernel misses are fetched on demand, and a
+    full GPU makes room by evicting least recent pages, whatever a policy does.
+
+    The names below, and those of ``KernelHooks``, are all that most designs need. The other base classes have
+    hooks for special subjects.
+    """
+
+    name: ClassVar[str] = ""
+    label: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+
+    @property
+    def requirements(self) -> Requirements:
+        """Properties of the machine that the design relies on."""
+        return Requirements()
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Return one plan (or None) per job, before time starts; by default from ``plan_job``."""
+        return tuple(self.plan_job(job, system, behaviour) for job in workload.jobs)
+
+    def plan_job(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> MigrationPlan | None:
+        """Return the plan of one job, or None. Raises UnsupportedError when the design cannot run it."""
         return None
 
 
