@@ -10,11 +10,11 @@ from typing import ClassVar
 from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
 from g10sim.looks import Look
-from g10sim.policies.interface import Evict, Fetch, Move, PlannedMachine, PolicyPerJob, Requirements
+from g10sim.policies.interface import Evict, Fetch, Move, PlannedMachine, PolicyPerJob
 from g10sim.policies.interface.parameters import Count, Declared, TierName, parameter
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.moves import MovesByKernel, births
-from g10sim.policies.planning.offloading.room import find_tier
+from g10sim.policies.planning.offloading.room import IN_FRAMEWORK, find_tier
 from g10sim.policies.planning.offloading.saved import before_module, module_starts, saved_tensors
 from g10sim.policies.planning.timeline import Absence
 from g10sim.trace.model import Phase, Trace
@@ -34,9 +34,7 @@ class SsdTrain(Declared, PolicyPerJob):
     label = "SSDTrain"
     look = Look("#997700", "..-", "3", "2 1")
     paper = "Wu et al., SSDTrain: An Activation Offloading Framework to SSDs for LLM Training, DAC 2025"
-    requirements = Requirements(
-        addresses="own", drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True
-    )
+    requirements = IN_FRAMEWORK
     check_exemptions: ClassVar[Mapping[str, str]] = {
         "no_stalls_with_room": "activations leave to lower the peak of memory, whether or not there is room"
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from heapq import heappop, heappush
 from operator import attrgetter, itemgetter
 
@@ -20,7 +21,7 @@ from g10sim.policies.interface import Evict, Fetch, Move, PlannedMachine, Policy
 from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Declared, DeviceMap, Size, parameter
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.offloading.room import find_tier
+from g10sim.policies.planning.offloading.room import IN_FRAMEWORK, find_tier
 from g10sim.policies.planning.timeline import absences
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import named
@@ -310,13 +311,7 @@ class Stream(Declared, PolicyPerJob):
     @property
     def requirements(self) -> Requirements:
         """The design frees what is dead itself."""
-        return Requirements(
-            drops_dead_tensors=True,
-            keeps_mappings=True,
-            pins_on_use=True,
-            addresses="own",
-            host_memory="pinned" if self.pinned else "any",
-        )
+        return replace(IN_FRAMEWORK, host_memory="pinned" if self.pinned else "any")
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Streaming:
         """Note the order of uses; the rest is decided kernel by kernel."""

@@ -16,6 +16,9 @@ from g10sim.trace.model import Device, Kernel, Trace
 from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes
 
+IN_FRAMEWORK = Requirements(addresses="own", drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True)
+"""Of designs in a framework: separate addresses that stay mapped, host memory pinned on its first use."""
+
 
 class FixedPlaces(PolicyPerJob):
     """Base of designs whose tensors have places in the tiers: a workload that these cannot hold is refused.
@@ -28,8 +31,8 @@ class FixedPlaces(PolicyPerJob):
 
     @property
     def requirements(self) -> Requirements:
-        """Separate addresses that stay mapped, and host memory that is pinned on its first use."""
-        return Requirements(addresses="own", drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True)
+        """Those of designs in a framework."""
+        return IN_FRAMEWORK
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
