@@ -162,7 +162,7 @@ class Programs:
             scratch=scratch,
             fresh=fresh,
             gone=gone,
-            ahead=self._ahead((reruns.live_bytes + again).tolist()),
+            ahead=self._ahead(reruns.live_bytes + again),
             gaps=found,
             sizes=demand.sizes,
             tiers=_tiers(machine, found, demand.sizes, len(fresh)),
@@ -204,18 +204,15 @@ class Programs:
         fresh, gone = (_sums(tasks[outer], sizes[outer], len(scratch)) for tasks in (firsts, lasts))
         return scratch, fresh, gone
 
-    def _ahead(self, live: Sequence[int]) -> list[int]:
+    def _ahead(self, live: Integers) -> list[int]:
         """Return for each kernel the most bytes that are born until its task ends, less those that die."""
-        trace, sizes, numbers = self._demand.trace, self._demand.sizes, self.numbers
+        trace, sizes = self._demand.trace, self._demand.sizes
         mortal = [i for i, lasts in enumerate(self._lasts) if not lasts and trace.uses[i]]
-        deaths, dead = [trace.deaths[i] for i in mortal], [sizes[i] for i in mortal]
-        dying: list[int] = _sums(deaths, dead, len(numbers) + 1).tolist()
-        found, most = list[int](), 0
-        for kernel in reversed(range(len(numbers))):
-            is_last = kernel == len(numbers) - 1 or numbers[kernel] != numbers[kernel + 1]
-            most = live[kernel] if is_last else max(most, live[kernel])
-            found.append(max(0, most - live[kernel - 1] + dying[kernel]))
-        return found[::-1]
+        dying = _sums([trace.deaths[i] for i in mortal], [sizes[i] for i in mortal], len(live) + 1)[:-1]
+        tasks = (live[first:end] for first, end in pairwise(self._kernels))
+        most = np.concatenate([np.maximum.accumulate(own[::-1])[::-1] for own in tasks])
+        found: list[int] = np.maximum(0, most - np.roll(live, 1) + dying).tolist()
+        return found
 
 
 def _sums(places: Sequence[int] | Integers, sizes: Sequence[int] | Integers, count: int) -> Integers:
