@@ -84,7 +84,7 @@ class LoHan(WeightsBelow):
         return self.optimizer_buffers if self.pipeline else 1
 
     def _schedule(self, trace: Trace) -> Schedule:
-        return Schedule(overlap=True, delayed=False, bucket_bytes=1, returns=False)
+        return Schedule(overlap=True, returns=False)
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         size, sizes = self._parameter_bytes(trace), machine.sizes(trace)

@@ -39,10 +39,4 @@ class TorchOffload(OptimizerBelow):
     and the copy back (measured, .22 to .36 ms, AdamW of PyTorch 2.11)."""
 
     def _schedule(self, trace: Trace) -> Schedule:
-        return Schedule(
-            self.overlap,
-            delayed=False,
-            bucket_bytes=1,
-            call_seconds=self.call_time,
-            launch_seconds=self.launch_time,
-        )
+        return Schedule(self.overlap, call_seconds=self.call_time, launch_seconds=self.launch_time)

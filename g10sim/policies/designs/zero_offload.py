@@ -50,4 +50,4 @@ class ZeroOffload(InBuckets, OptimizerBelow):
 
     def _schedule(self, trace: Trace) -> Schedule:
         overlap, bucket_bytes = self.overlap and not self.delayed_update, self._bucket_bytes(trace)
-        return Schedule(overlap, self.delayed_update, bucket_bytes, pass_bytes=self.pass_bytes)
+        return Schedule(overlap, bucket_bytes, self.delayed_update, pass_bytes=self.pass_bytes)

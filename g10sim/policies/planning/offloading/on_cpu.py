@@ -113,7 +113,7 @@ class InBuckets(StepsOnCpu):
         return self.reduce_bucket_size * self._parameter_bytes(trace)
 
     def _schedule(self, trace: Trace) -> Schedule:
-        return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes(trace), returns=False)
+        return Schedule(self.overlap, self._bucket_bytes(trace), returns=False)
 
 
 class OptimizerBelow(StepsOnCpu):

@@ -263,16 +263,16 @@ class Schedule:
     """Times at which steps on the CPU run.
 
     ``overlap``: each once the bucket with the last of its gradients has left; otherwise all of them after the
-    last gradient. ``delayed``: during the next iteration, whose weights are those of one step before.
-    Buckets have ``bucket_bytes``. Without ``returns`` an iteration ends with the last step, otherwise when
-    its weights are back. Before a step the CPU passes over ``pass_bytes`` for each of its parameters, and
-    is busy for ``call_seconds`` for each weight. Before the first one it is busy for ``launch_seconds`` for
-    each kernel of the GPU.
+    last gradient. Buckets have ``bucket_bytes``; with 1, what one kernel makes is a bucket. ``delayed``:
+    during the next iteration, whose weights are those of one step before. Without ``returns`` an iteration
+    ends with the last step, otherwise when its weights are back. Before a step the CPU passes over
+    ``pass_bytes`` for each of its parameters, and is busy for ``call_seconds`` for each weight. Before the
+    first one it is busy for ``launch_seconds`` for each kernel of the GPU.
     """
 
     overlap: bool
-    delayed: bool
-    bucket_bytes: int
+    bucket_bytes: int = 1
+    delayed: bool = False
     returns: bool = True
     pass_bytes: int = 0
     call_seconds: float = 0.0
