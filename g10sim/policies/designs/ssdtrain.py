@@ -66,9 +66,8 @@ class SsdTrain(Declared, PolicyPerJob):
         for one in sorted(chosen, key=lambda saved: (-saved.end, saved.tensor)):
             out.append((one.start - 1, Evict(one.tensor, self.target)))
             deadline = min(deadline, times[one.end]) - tier.in_cycles(one.size_bytes)
-            kernel = min(kernel, before_module(starts, one.end, self.modules_ahead))
-            while kernel > one.start and times[kernel] > deadline:
-                kernel -= 1
+            ahead = before_module(starts, one.end, self.modules_ahead)
+            kernel = min(kernel, ahead, bisect_right(times, deadline) - 1)
             back.append((max(kernel, one.start), Fetch(one.tensor, recalls=True)))
         shares = [sum(one.size_bytes for one in some) / 1e9 for some in (chosen, every)]
         note = "offloads {:.3g} of {:.3g} GB that the forward pass saves".format(*shares)
