@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from g10sim.config.system import SystemSpec
-from g10sim.errors import UnsupportedError
 from g10sim.grouping import grouped
 from g10sim.looks import Look
 from g10sim.policies.interface import Await, Evict, Fetch, Move, PlannedMachine, Store
@@ -17,7 +16,7 @@ from g10sim.policies.planning.blocks.homes import GPU, PLACES, Shares, homes_of,
 from g10sim.policies.planning.blocks.parts import Kind, Part, kinds_of, parts_of
 from g10sim.policies.planning.blocks.visits import Overlap, Visit, visits_of, windows_of
 from g10sim.policies.planning.moves import MovesByKernel, births
-from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, require_gpu
+from g10sim.policies.planning.offloading.room import FixedPlaces, gpu_peak, refused, require_gpu
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 
@@ -72,10 +71,8 @@ class FlexGen(Declared, FixedPlaces):
             return trace
         rates = system.host.memory_bandwidth, system.cpu and system.cpu.memory_bandwidth
         if system.cpu is None or not any(rates):
-            raise UnsupportedError(
-                f"policy '{self.name}' lets the CPU compute attention, as fast as it reads memory; allowed: "
-                "with system.cpu, its memory_bandwidth"
-            )
+            does = "lets the CPU compute attention, as fast as it reads memory"
+            raise refused(self.name, does, "with system.cpu, its memory_bandwidth")
         parts = parts_of(trace)
         homes = homes_of(trace, parts, self._shares)
         return with_attention_on_cpu(trace, parts, homes, loads_ahead=self.overlap != "none")

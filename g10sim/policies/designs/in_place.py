@@ -9,13 +9,13 @@ from math import inf
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.host import KernelAccessSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
 from g10sim.policies.interface import JobPolicy, PolicyPerJob, PolicyView, Requirements
 from g10sim.policies.interface.machine import PlannedMachine, PlannedTier
 from g10sim.policies.interface.moves import Access, Evict, Fetch, Move
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.fitting import fitting
+from g10sim.policies.planning.offloading.room import refused
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 
@@ -97,10 +97,9 @@ class InPlace(PolicyPerJob):
         )
         rates = {name: _rates(machine.tier(name), access, machine.clock_hz) for name, access in usable}
         if not rates:
-            raise UnsupportedError(
-                f"policy '{self.name}' uses tensors where they lie, and kernels can access no tier of "
-                f"'{system.name}'; allowed: machines with kernel_access of a tier, such as host.kernel_access"
-            )
+            does = f"uses tensors where they lie, and kernels can access no tier of '{system.name}'"
+            allowed = "machines with kernel_access of a tier, such as host.kernel_access"
+            raise refused(self.name, does, allowed)
         trace, sizes = job.trace, machine.sizes(job.trace)
         persistent = [tensor.id for tensor in trace.tensors if tensor.persistent and trace.uses[tensor.id]]
         every = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
