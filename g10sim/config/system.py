@@ -248,9 +248,7 @@ class SystemSpec(Displayed, quantities.Spec):
     @quantities.required
     def _places_have_names_of_their_own(self) -> Iterator[str]:
         own = [socket.name for socket in self.host.sockets]
-        given = {f"socket{number}" for number in range(max(1, len(own)))} - {
-            name for number, name in enumerate(own) if name == f"socket{number}"
-        }
+        given = [f"socket{number}" for number, name in enumerate(own or [""]) if name != f"socket{number}"]
         links = [link.name for link in self.pcie.shared]
         names = Counter([*own, *links, *given, *(f"gpu{gpu}" for gpu in range(self.gpu.count))])
         for name in (*own, *links):
