@@ -47,34 +47,30 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-_CORE_SCHEMA: tuple[tuple[str, str, str], ...] = (
-    ("null", r"~|null|Null|NULL|", "~nN"),
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    (
-        "float",
-        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
-        "-+.0123456789",
-    ),
-)
-for _tag, _pattern, _first in _CORE_SCHEMA:
-    _starts = [*_first, ""] if _tag == "null" else [*_first]
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _starts)
-
-
-def _number(text: str) -> int:
+def _whole(text: str) -> int:
     return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
 
+def _decimal(text: str) -> float:
+    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_CORE_SCHEMA: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "null": (r"~|null|Null|NULL|", lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", _whole),
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        _decimal,
+    ),
+}
 _TEXT = "tag:yaml.org,2002:str"
 _MAPPINGS, _SEQUENCES = ("tag:yaml.org,2002:map",), ("tag:yaml.org,2002:seq",)
-_SCALARS: dict[str, Callable[[str], object]] = {
-    "tag:yaml.org,2002:null": lambda text: None,
-    "tag:yaml.org,2002:bool": lambda text: text.lower() == "true",
-    "tag:yaml.org,2002:int": _number,
-    "tag:yaml.org,2002:float": lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
-    _TEXT: str,
-}
+_SCALARS: dict[str, Callable[[str], object]] = {_TEXT: str}
+for _name, (_pattern, _read) in _CORE_SCHEMA.items():
+    _tag = f"tag:yaml.org,2002:{_name}"
+    _SCALARS[_tag] = _read
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), None)
 
 
 @dataclass
