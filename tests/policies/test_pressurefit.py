@@ -9,9 +9,8 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.policies.designs.pressure.forecast import Dropped, Reruns
-from g10sim.policies.designs.pressurefit.choosing import extent_bytes, fastest
+from g10sim.policies.designs.pressurefit.choosing import TaskReplay, extent_bytes, fastest
 from g10sim.policies.designs.pressurefit.pressurefit import ModelBlocks, PressureFit
-from g10sim.policies.designs.pressurefit.replay import TaskReplay
 from g10sim.policies.designs.pressurefit.residency import RULES, GapChoice, Windows
 from g10sim.policies.designs.pressurefit.tasks import Programs, block_numbers, split_numbers
 from g10sim.policies.interface.machine import planned_machine
