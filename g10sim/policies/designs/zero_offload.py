@@ -45,9 +45,6 @@ class ZeroOffload(InBuckets, OptimizerBelow):
     """Bytes of memory for each parameter that the CPU reads and writes besides those of its step. DeepSpeed
     scales gradients in float32 (8 B) and rounds weights from 32 to 16 bits (6 B)."""
 
-    def _set_up(self) -> None:
-        self._share = self.ratio
-
     def _schedule(self, trace: Trace) -> Schedule:
         overlap, bucket_bytes = self.overlap and not self.delayed_update, self._bucket_bytes(trace)
         return Schedule(overlap, bucket_bytes, self.delayed_update, pass_bytes=self.pass_bytes)

@@ -63,7 +63,7 @@ def offloaded(
 
 
 class StepsOnCpu(Declared, FixedPlaces):
-    """The CPU runs the optimizer, for a ``_share`` of the parameters.
+    """The CPU runs the optimizer, for a share of the parameters, ``ratio``.
 
     A design says what runs when (``_schedule``), plans each job (``_plan_job``), and names what lies in the
     tiers for refusals (``_kept``).
@@ -73,13 +73,13 @@ class StepsOnCpu(Declared, FixedPlaces):
     """Kernels ahead of which new tensors are mapped."""
 
     job_class = MovesByKernel
-    _share = 1.0
+    ratio = 1.0
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Let the CPU run the optimizer. Raises UnsupportedError without a CPU."""
         schedule = self._schedule(trace)
         require_cpu(self.name, system, schedule.pass_bytes)
-        return taken_over(Takeover.of(trace, self._share, self._parameter_bytes(trace)), schedule)
+        return taken_over(Takeover.of(trace, self.ratio, self._parameter_bytes(trace)), schedule)
 
     def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> MovesByKernel:
         """Plan what comes and goes, and count what lies in the tiers. Raises UnsupportedError."""
