@@ -19,8 +19,8 @@ from pydantic import Field
 from g10sim.analysis.efficiency import PeakRate, Refinement, Share, Shares
 from g10sim.config import quantities
 from g10sim.config.data import data_path, find_file
-from g10sim.config.document import Document, load_document, merge
-from g10sim.config.presets import PRESET_KEY, leaves, validated
+from g10sim.config.document import Document, leaves, load_document, merge
+from g10sim.config.presets import PRESET_KEY, validated
 from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError, TraceError, as_spelled, choices_text
 from g10sim.trace.model import Device, Kernel, TimeSource, Trace

@@ -253,3 +253,11 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
         both = isinstance(known, Mapping) and isinstance(value, Mapping)
         merged[key] = merge(known, value) if both and known is not None else value
     return merged
+
+
+def leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return what is no mapping, by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        found |= leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found

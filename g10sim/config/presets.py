@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
 from g10sim.config.data import data_path, find_file
-from g10sim.config.document import Document, KeyPath, load_document, merge
+from g10sim.config.document import Document, KeyPath, leaves, load_document, merge
 from g10sim.config.flash_ssd import SsdPreset
 from g10sim.config.links import LINK_RATES
 from g10sim.config.problems import problems
@@ -95,7 +95,7 @@ def system_data(
         base = {**base, **device, _SOURCES: {**kept, **origins}}
         changes = {**changes, "ssd": _split(changes["ssd"], document, (*path, "ssd"))[1]}
     merged = merge(base, changes)
-    changed = leaves(changes)
+    changed = leaves({key: value for key, value in changes.items() if key != _SOURCES})
     sources = {
         key: text
         for key, text in merged.get(_SOURCES, {}).items()
@@ -248,18 +248,6 @@ def _preset_ssd(
 @cache  # a sweep asks for the same one in each of its combinations
 def _bundled(folder: str, name: str) -> Document:
     return load_document(data_path("configs", folder, f"{name}.yaml"))
-
-
-def leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return what is no mapping, by dotted key."""
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= {} if name == _SOURCES else leaves(value, f"{name}.")
-        else:
-            found[name] = value
-    return found
 
 
 def _set_here(changed: Mapping[str, Any], sources: Mapping[str, Any]) -> dict[str, str]:

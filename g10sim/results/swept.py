@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from g10sim.config.document import leaves
 from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError, not_found
 from g10sim.results.legends import designs
@@ -137,15 +138,7 @@ def _mapping(text: str) -> dict[str, str] | None:
         found = json.loads(text)
     except ValueError:
         return None
-    return dict(_flat(found)) if isinstance(found, dict) else None
-
-
-def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in mapping.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(value)
+    return {name: str(value) for name, value in leaves(found).items()} if isinstance(found, dict) else None
 
 
 def rows_where(results: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:

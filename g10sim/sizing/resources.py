@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from g10sim.config.data import find_file
-from g10sim.config.document import load_document
+from g10sim.config.document import leaves, load_document
 from g10sim.config.presets import validated
 from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Number, Spec, required
@@ -48,24 +47,22 @@ class Resource:
         """Return how much of it a system has; None for one that lacks what it ``needs``."""
         if self.tier and self.tier not in system.kinds:
             return None
-        data = system.model_dump(mode="json")
-        found = [_at(data, key) for key in self._keys(data)]
+        known = leaves(system.model_dump(mode="json"))
+        found = [known.get(key) for key in self._keys(known)]
         return None if not found or None in found else self.quantity.parse(found[0])
 
     def changed(self, system: SystemSpec, amount: int) -> SystemSpec:
         """Return a system with so much of it."""
-        data = system.model_dump(mode="json")
-        return SystemSpec.model_validate(_with(data, self._texts(data, amount)))
+        return SystemSpec.model_validate(self._data(system, amount))
 
     def sweep(self, system: SystemSpec, amounts: Iterable[int]) -> dict[str, list[Any]]:
         """Return the key of a run configuration, and its values, that give a system each amount."""
-        data = system.model_dump(mode="json")
-        found = [self._texts(data, amount) for amount in amounts]
-        keys = self._keys(data)
+        keys = self._keys(leaves(system.model_dump(mode="json")))
+        section, _, name = keys[0].rpartition(".")
+        found = [self._data(system, amount)[section] for amount in amounts]
         if len(keys) == 1:
-            return {f"system.{keys[0]}": [texts[keys[0]] for texts in found]}
-        section = keys[0].rpartition(".")[0]
-        return {f"system.{section}": [_at(_with(data, texts), section) for texts in found]}
+            return {f"system.{keys[0]}": [part[name] for part in found]}
+        return {f"system.{section}": found}
 
     def text(self, amount: int) -> str:
         """Write an amount exactly."""
@@ -86,34 +83,22 @@ class Resource:
         step = max((step for step in steps if step <= coarsest), default=grain)
         return (amount + step // 2) // step * step
 
-    def _keys(self, data: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the keys that hold the amount and what goes with it."""
-        own = self.keys if _at(data, self.keys[0]) is not None else self.instead
-        return (*own, *(key for key in self.along if _at(data, key) is not None))
+    def _keys(self, known: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the keys that hold the amount and what goes with it, of those with a value."""
+        own = self.keys if known.get(self.keys[0]) is not None else self.instead
+        return (*own, *(key for key in self.along if known.get(key) is not None))
 
-    def _texts(self, data: Mapping[str, Any], amount: int) -> dict[str, str]:
-        """Return the value of every key."""
-        given = {key: self.quantity.parse(_at(data, key)) for key in self._keys(data)}
+    def _data(self, system: SystemSpec, amount: int) -> dict[str, Any]:
+        """Return the data of a system with so much of it."""
+        data = system.model_dump(mode="json")
+        known = leaves(data)
+        given = {key: self.quantity.parse(known[key]) for key in self._keys(known)}
         first, *others = given
         scaled = {key: max(self.quantity.least, given[key] * amount // given[first]) for key in others}
-        return {key: self.text(value) for key, value in ({first: amount} | scaled).items()}
-
-
-def _with(data: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return data with other values at dotted keys."""
-    changed = deepcopy(data)
-    for key, text in texts.items():
-        *path, last = key.split(".")
-        reduce(dict.__getitem__, path, changed)[last] = text
-    return changed
-
-
-def _at(data: Mapping[str, Any], key: str) -> Any:
-    """Return what lies at a dotted key; None if nothing does."""
-    here: Any = data
-    for part in key.split("."):
-        here = here.get(part) if isinstance(here, Mapping) else None
-    return here
+        for key, value in ({first: amount} | scaled).items():
+            *path, last = key.split(".")
+            reduce(dict.__getitem__, path, data)[last] = self.text(value)
+        return data
 
 
 _TIB, _TB = 2**40, 10**12
