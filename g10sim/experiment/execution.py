@@ -57,7 +57,7 @@ def simulate(
         moves_ahead=needs.moves_ahead,
         copies_tensors=needs.placement == "contiguous",
     )
-    described = describe_jobs(workload, system, records.jobs, iterations, behaviour)
+    described = describe_jobs(workload, system, behaviour, records)
     drops, in_place = any(job.drops for job in records.jobs), any(one.uses_in_place for one in iterations)
     premises = Premises(
         needs, behaviour, keeps_kernels=policy.keeps_kernels, drops=drops, uses_in_place=in_place

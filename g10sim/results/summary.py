@@ -13,7 +13,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.grouping import grouped
-from g10sim.records import IterationRecord, JobRecord, StallReason
+from g10sim.records import IterationRecord, JobRecord, RunRecords, StallReason
 from g10sim.results.columns import CONTEXT, IN_PLACE, Row, stall_columns
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
@@ -198,11 +198,7 @@ def _contiguous(record: IterationRecord) -> Row:
 
 
 def describe_jobs(
-    workload: Workload,
-    system: SystemSpec,
-    jobs: Sequence[JobRecord],
-    iterations: Sequence[IterationRecord],
-    behaviour: BehaviourSpec,
+    workload: Workload, system: SystemSpec, behaviour: BehaviourSpec, records: RunRecords
 ) -> list[Row]:
     """Return the columns ``JOBS`` for each job, in job order.
 
@@ -212,11 +208,11 @@ def describe_jobs(
     jobs on its GPU used together is the most in the iteration that results report of it.
     """
     used_gpus = len({job.gpu for job in workload.jobs})
-    ran = [record for record in jobs if not record.refused]
-    first = min((record.arrival for record in jobs), default=0)
+    ran = [record for record in records.jobs if not record.refused]
+    first = min((record.arrival for record in records.jobs), default=0)
     makespan = max((record.end for record in ran), default=first) - first
-    computed = sum(record.compute_cycles for record in iterations)
-    by_job = grouped((record.job, record) for record in iterations)
+    computed = sum(record.compute_cycles for record in records.iterations)
+    by_job = grouped((record.job, record) for record in records.iterations)
     samples = sum(
         _samples(workload.jobs[record.job].trace) * len(by_job.get(record.job, ())) for record in ran
     )
@@ -225,7 +221,7 @@ def describe_jobs(
         "gpu_utilization": computed / (makespan * used_gpus) if makespan else 0.0,
         "total_samples_per_s": samples * system.gpu.clock / makespan if makespan else 0.0,
     }
-    return [_job_row(record, by_job.get(record.job, ()), behaviour) | together for record in jobs]
+    return [_job_row(record, by_job.get(record.job, ()), behaviour) | together for record in records.jobs]
 
 
 def _job_row(record: JobRecord, iterations: Sequence[IterationRecord], behaviour: BehaviourSpec) -> Row:
