@@ -28,6 +28,7 @@ from g10sim.reproduce.measured_traces import Capture, RowTraces, ScanSpec, kerne
 from g10sim.results.cases import breakdown
 from g10sim.results.columns import OK
 from g10sim.results.measures import Measure, measured_in
+from g10sim.trace.batches import on_cpu
 from g10sim.trace.format import load_trace
 
 MEASURED, SUMMARY, WIDTHS = "measured.csv", "summary.csv", "uncertainty.yaml"
@@ -248,11 +249,12 @@ def _trace(row: Row, traces: RowTraces) -> Path | None:
     spec = row.spec
     if spec.capture is not None and spec.gpu is not None:
         path = traces.captured(spec.name, spec.capture, spec.gpu)
-        if path is not None and (spec.cpu_layers or spec.cpu_modules):
-            return traces.placed(spec.name, path, range(spec.cpu_layers), spec.cpu_modules)
-        return path
+        if path is None or not (spec.cpu_layers or spec.cpu_modules):
+            return path
+        placed = on_cpu(load_trace(path), range(spec.cpu_layers), str(path), modules=spec.cpu_modules)
+        return traces.written(f"{spec.name}-placed", placed)
     if spec.scan is not None:
-        return traces.built(spec.name, spec.scan)
+        return traces.written(spec.name, spec.scan.trace(spec.name))
     return find_file(str(spec.trace), row.document.directory)
 
 

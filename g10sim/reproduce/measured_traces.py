@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -16,8 +16,7 @@ from g10sim.config.data import data_path
 from g10sim.config.quantities import PositiveBytes, PositiveDuration, Spec
 from g10sim.experiment.program import code_hash
 from g10sim.files import data_hash, write_json
-from g10sim.trace.batches import on_cpu
-from g10sim.trace.format import load_trace, save_trace
+from g10sim.trace.format import save_trace
 from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.synthetic import TraceBuilder
 from g10sim.units import PICOSECONDS_PER_SECOND
@@ -85,15 +84,8 @@ class RowTraces:
             self._made[words] = path
         return self._made[words]
 
-    def placed(self, name: str, path: Path, layers: Collection[int], modules: Collection[str]) -> Path:
-        """Write a trace with some layers and modules on the CPU and return its path."""
-        return self._written(f"{name}-placed", on_cpu(load_trace(path), layers, str(path), modules=modules))
-
-    def built(self, name: str, scan: ScanSpec) -> Path:
-        """Write the trace of a scan and return its path."""
-        return self._written(name, scan.trace(name))
-
-    def _written(self, name: str, trace: Trace) -> Path:
+    def written(self, name: str, trace: Trace) -> Path:
+        """Write a trace as ``NAME.g10t`` and return its path."""
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{name}.g10t"
         save_trace(trace, path)
