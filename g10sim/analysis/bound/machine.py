@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from g10sim.errors import ConfigError
 
@@ -75,12 +74,14 @@ class BoundMachine:
     def bettered(self) -> Iterator[tuple[str, BoundMachine]]:
         """Yield, by name of a resource, the machine with a percent more of it."""
         yield GPU_MEMORY, replace(self, gpu_bytes=self.gpu_bytes * 101 // 100)
-        for place, store in enumerate(self.stores):
+        for store in self.stores:
             larger = replace(store, capacity_bytes=store.capacity_bytes * 101 // 100)
-            yield store.name, replace(self, stores=_with(self.stores, place, larger))
-        for place, limit in enumerate(self.limits):
+            stores = tuple(larger if one is store else one for one in self.stores)
+            yield store.name, replace(self, stores=stores)
+        for limit in self.limits:
             faster = replace(limit, rate=limit.rate * 101 // 100)
-            yield limit.name, replace(self, limits=_with(self.limits, place, faster))
+            limits = tuple(faster if one is limit else one for one in self.limits)
+            yield limit.name, replace(self, limits=limits)
 
     def reduced(self, most_bytes: int) -> BoundMachine:
         """Return the machine without tiers that never help and limits that never bind.
@@ -126,13 +127,6 @@ class BoundMachine:
             for store in self.stores
         ]
         return replace(self, limits=tuple(self.limits[number] for number in kept), stores=tuple(stores))
-
-
-Part = TypeVar("Part")
-
-
-def _with(parts: tuple[Part, ...], place: int, part: Part) -> tuple[Part, ...]:
-    return (*parts[:place], part, *parts[place + 1 :])
 
 
 def _implied(number: int, table: Sequence[tuple[int, list[int]]]) -> bool:
