@@ -47,15 +47,11 @@ def live_ranges(trace: Trace) -> tuple[LiveRange, ...]:
 
     A tensor that no kernel touches has an empty range.
     """
-    end = len(trace.kernels)
     ranges = []
     for tensor, (lasts, uses) in enumerate(zip(trace.lasting, trace.uses, strict=True)):
-        if lasts:
-            ranges.append(LiveRange(tensor, 0, end))
-        elif uses:
-            ranges.append(LiveRange(tensor, trace.births[tensor], trace.deaths[tensor]))
-        else:
-            ranges.append(LiveRange(tensor, 0, 0))
+        birth = trace.births[tensor] if uses and not lasts else 0
+        death = trace.deaths[tensor] if uses or lasts else 0
+        ranges.append(LiveRange(tensor, birth, death))
     return tuple(ranges)
 
 
