@@ -39,10 +39,6 @@ class _LazyGroup(TyperGroup):
         self.commands = names
         self._lists = False
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands in order."""
-        return list(self.commands)
-
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by its name; None if there is none."""
         if cmd_name not in self.commands:
