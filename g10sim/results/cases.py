@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _AVERAGES: Mapping[str, Callable[[list[float]], float]] = {
-    "mean": lambda values: math.fsum(values) / len(values),
-    "geometric_mean": lambda values: math.exp(math.fsum(map(math.log, values)) / len(values)),
+    "mean": fmean,
+    "geometric_mean": geometric_mean,
     "highest": max,
     "lowest": min,
 }
