@@ -306,9 +306,9 @@ def caching_pool_bytes(trace: Trace) -> int:
     return largest_footprint_bytes(PyTorchPool(), stream.training_operations(trace, _STEADY_ITERATIONS))
 
 
-def compare_pools(trace: Trace, iterations: int = WATCHED_ITERATIONS) -> tuple[PoolUse, ...]:
+def compare_pools(trace: Trace) -> tuple[PoolUse, ...]:
     """Let every pool serve the same iterations of a trace from their start; the default pool comes first."""
-    operations = list(stream.training_operations(trace, iterations))
+    operations = list(stream.training_operations(trace, WATCHED_ITERATIONS))
     load = stream.peak_load_bytes(operations)
     pools: dict[str, MemoryPool] = {
         "default pool": DefaultPool(),

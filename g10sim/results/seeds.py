@@ -45,9 +45,7 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
     return mean, quantile * deviation / math.sqrt(count)
 
 
-def over_seeds(
-    results: pd.DataFrame, metrics: Sequence[str] = (), confidence: float = CONFIDENCE
-) -> pd.DataFrame:
+def over_seeds(results: pd.DataFrame, metrics: Sequence[str] = ()) -> pd.DataFrame:
     """Average results that differ in their seed alone.
 
     ``results`` has the columns of results.csv; ``metrics`` are those to average, by default all. There is
@@ -71,7 +69,7 @@ def over_seeds(
         row = {**dict(zip(names, key, strict=True)), "seeds": len(group), **first[told]}
         for column in found:
             values = [float(value) for value in group[column]] if status == OK else [math.nan]
-            row[column], row[f"{column}_interval"] = interval(values, confidence)
+            row[column], row[f"{column}_interval"] = interval(values)
         rows.append(row)
     spread = [name for column in found for name in (column, f"{column}_interval")]
     averaged = pd.DataFrame(rows, columns=[*names, "seeds", *told, *spread])
