@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -82,11 +82,13 @@ def size(
     """
     experiment = expand(document)
     cases, precision = cases_of(experiment), Fraction(str(goal.precision))
-    searches = tuple(
-        Search(case, resource, goal.target, precision) for case in cases for resource in resources
-    )
+    names: dict[str, Search] = {}
+    for number, case in enumerate(cases, 1):
+        of_case = f"-{number}" if len(cases) > 1 else ""
+        for resource in resources:
+            names[f"{resource.name}{of_case}"] = Search(case, resource, goal.target, precision)
+    searches = tuple(names.values())
     judge(searches, directory, **running)
-    names = _names(searches, several=len(cases) > 1)
     documents = {}
     for name, search in names.items():
         if search.points:
@@ -103,17 +105,6 @@ def size(
         if text not in experiment.warnings
     )
     return Sizing(tuple(rows), searches, (*experiment.warnings, *own))
-
-
-def _names(searches: Iterable[Search], *, several: bool) -> dict[str, Search]:
-    """Name searches by their resource; of several cases with a number, too."""
-    found: dict[str, Search] = {}
-    counts: dict[str, int] = {}
-    for search in searches:
-        resource = search.resource.name
-        counts[resource] = counts.get(resource, 0) + 1
-        found[f"{resource}-{counts[resource]}" if several else resource] = search
-    return found
 
 
 def _row(search: Search, name: str, prices: PriceList) -> dict[str, Any]:
