@@ -48,8 +48,15 @@ class Case:
         return [replace(cell, system=system) for cell in self.cells]
 
     def named(self) -> dict[str, Any]:
-        """Return the columns that name it."""
-        return _case_columns(self.cells[0])
+        """Return the columns that name it: those that its cells have in common."""
+        cell, trace = self.cells[0], self.cells[0].jobs[0].trace
+        return {
+            "trace": trace.name,
+            "model": trace.model,
+            "batch_size": trace.batch_size,
+            "policy": cell.label,
+            **{key: text for key, text in cell.swept.items() if key != "seed"},
+        }
 
     def document(self, name: str, sweep: Mapping[str, Any], config: Document) -> Document:
         """Return the configuration of its cells alone, everything spelled out, with a sweep."""
@@ -105,23 +112,11 @@ class Case:
         return [demand_of(trace, gpu.clock, gpu.page_size, recompute=self.may_drop) for trace in executed]
 
 
-def _case_columns(cell: Cell) -> dict[str, Any]:
-    """Return the columns that cells have in common which differ in nothing but the seed."""
-    trace = cell.jobs[0].trace
-    return {
-        "trace": trace.name,
-        "model": trace.model,
-        "batch_size": trace.batch_size,
-        "policy": cell.label,
-        **{key: text for key, text in cell.swept.items() if key != "seed"},
-    }
-
-
 def cases_of(experiment: Experiment) -> list[Case]:
     """Return the cases of a configuration, without the ideal policy. Raises ConfigError for none."""
     if any(not cell.one_job for cell in experiment.cells):
         raise ConfigError("workload: found several jobs; allowed: traces that run alone (workload.trace)")
-    groups = grouped((tuple(_case_columns(cell).items()), cell) for cell in experiment.cells)
+    groups = grouped((tuple(Case((cell,)).named().items()), cell) for cell in experiment.cells)
     limited = [
         Case(tuple(cells))
         for cells in groups.values()

@@ -177,11 +177,10 @@ def _with_cheapest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def case(row: dict[str, Any]) -> tuple[Any, ...]:
         return row["trace"], row["policy"], *sorted(item for item in row.items() if "." in item[0])
 
-    for alike in grouped((case(row), row) for row in rows).values():
-        costs = [row["added_cost"] for row in alike if "added_cost" in row]
-        for row in alike:
-            if "added_cost" in row:
-                row["cheapest"] = row["added_cost"] == min(costs)
+    for answered in grouped((case(row), row) for row in rows if "added_cost" in row).values():
+        least = min(row["added_cost"] for row in answered)
+        for row in answered:
+            row["cheapest"] = row["added_cost"] == least
     return rows
 
 
