@@ -155,27 +155,24 @@ def utilisation(trace: Trace) -> float | None:
     the GPU (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B). None where the trace counts no FLOPs or
     names no GPU that is known.
     """
-    gpu = known_gpu(trace)
-    flops = _model_flops(trace)
-    seconds = throughput(trace).seconds
-    if gpu is None or not flops or not seconds:
+    gpu, work = known_gpu(trace), throughput(trace)
+    flops = _flops_by_format(trace, work)
+    if gpu is None or not flops or not work.seconds:
         return None
     best = sum(
         gpu.least_seconds(KernelCost("", OperatorClass.MATMUL, number_format, flops=count))[0]
         for number_format, count in flops.items()
     )
-    return float(best) / seconds
+    return float(best) / work.seconds
 
 
-def _model_flops(trace: Trace) -> dict[NumberFormat, int]:
+def _flops_by_format(trace: Trace, work: Throughput) -> dict[NumberFormat, int]:
     """Return the FLOPs of the model by format, as ``origin`` tells or by the step's options; else empty."""
-    again = {kernel.id for kernel in recomputing_kernels(trace)}
-    every = sum(kernel.flops for kernel in trace.kernels)
+    every = work.model_flops + work.recomputed_flops
     told = _FORMAT_AND_COUNT.findall(trace.origin.get(FLOPS_BY_FORMAT, ""))
     if every and told:
-        model = every - sum(trace.kernels[number].flops for number in again)
-        return {NumberFormat(name): int(count) * model // every for name, count in told}
-    of_step = step_format(trace.origin)
+        return {NumberFormat(name): int(count) * work.model_flops // every for name, count in told}
+    again, of_step = {kernel.id for kernel in recomputing_kernels(trace)}, step_format(trace.origin)
     flops: Counter[NumberFormat] = Counter()
     for kernel in trace.kernels:
         if of_step is not None and kernel.flops and kernel.id not in again:
