@@ -6,7 +6,7 @@ Formulas are Markdown, in the symbols of docs/results.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +31,11 @@ class Column:
     title: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class ColumnGroup:
     """Columns that appear together, where it ``applies`` to a cell of an experiment."""
 
-    applies: Callable[[Any], bool]
-    columns: Sequence[Column]
+    def __init__(self, applies: Callable[[Any], bool], *columns: Column) -> None:
+        self.applies, self.columns = applies, columns
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,105 +85,89 @@ def metrics(tiers: Tiers = USUAL_TIERS) -> tuple[Column, ...]:
 
 BOUND = ColumnGroup(
     lambda cell: True,
-    (
-        Column("bound_cycles", "cycles", "closed form of the [bound](bound.md): no paged policy that drops "
-               "nothing takes less; empty where none holds"),
-        Column("bound_kind", "", "`steady`: it holds for the average of steady iterations, as this one is; "
-               "`iteration`: for every single one; `none: REASON`"),
-        Column("of_bound", "", "`bound_cycles` / `exec_cycles`: 1 is the best possible. A `steady` iteration "
-               "may exceed it by as much as steady ones differ", "bound / time (best = 1)"),
-    ),
+    Column("bound_cycles", "cycles", "closed form of the [bound](bound.md): no paged policy that drops "
+           "nothing takes less; empty where none holds"),
+    Column("bound_kind", "", "`steady`: it holds for the average of steady iterations, as this one is; "
+           "`iteration`: for every single one; `none: REASON`"),
+    Column("of_bound", "", "`bound_cycles` / `exec_cycles`: 1 is the best possible. A `steady` iteration "
+           "may exceed it by as much as steady ones differ", "bound / time (best = 1)"),
 )  # fmt: skip
 IN_PLACE = ColumnGroup(
     lambda cell: any(tier.kernel_access for tier in cell.system.all_tiers),
-    (
-        Column("in_place_read_bytes", "bytes", "bytes that kernels read in memory tiers, each as often as "
-               "they read it"),
-        Column("in_place_written_bytes", "bytes", "bytes that kernels wrote in memory tiers"),
-    ),
+    Column("in_place_read_bytes", "bytes", "bytes that kernels read in memory tiers, each as often as "
+           "they read it"),
+    Column("in_place_written_bytes", "bytes", "bytes that kernels wrote in memory tiers"),
 )  # fmt: skip
 CPU = ColumnGroup(
     lambda cell: cell.system.cpu is not None,
-    (
-        Column("cpu_cycles", "cycles", "cycles of S to E during which a kernel of the job, of this iteration "
-               "or the one before, computed on the CPU"),
-        Column("cpu_fetched_bytes", "bytes", "bytes that came from other tiers straight to host memory for "
-               "such kernels"),
-        _stall(StallReason.CPU),
-    ),
+    Column("cpu_cycles", "cycles", "cycles of S to E during which a kernel of the job, of this iteration "
+           "or the one before, computed on the CPU"),
+    Column("cpu_fetched_bytes", "bytes", "bytes that came from other tiers straight to host memory for "
+           "such kernels"),
+    _stall(StallReason.CPU),
 )  # fmt: skip
 EXCHANGED = ColumnGroup(
     lambda cell: cell.sends,
-    (
-        Column(EXCHANGED_COLUMN, "bytes", "bytes that the GPU sent during S to E in exchanges with other "
-               "replicas: to the next one, or to the host with `method: host`; to other "
-               "[stages](multi-gpu.md#pipelines)"),
-    ),
+    Column(EXCHANGED_COLUMN, "bytes", "bytes that the GPU sent during S to E in exchanges with other "
+           "replicas: to the next one, or to the host with `method: host`; to other "
+           "[stages](multi-gpu.md#pipelines)"),
 )  # fmt: skip
 CONTEXT = ColumnGroup(
     lambda cell: bool(cell.system.gpu.beside_tensors),
-    (
-        Column("context_gpu_bytes", "bytes", "memory that contexts and scratch of all jobs that may be on "
-               "the job's GPU at a time take; no other column counts it"),
-    ),
+    Column("context_gpu_bytes", "bytes", "memory that contexts and scratch of all jobs that may be on "
+           "the job's GPU at a time take; no other column counts it"),
 )  # fmt: skip
 CONTIGUOUS = ColumnGroup(
     lambda cell: cell.copies_tensors,
-    (
-        Column("reserved_gpu_bytes", "bytes", "GPU memory that some block has covered in the iteration; with "
-               "a caching pool, most memory in chunks at a time"),
-        Column("fragmentation", "", "`reserved_gpu_bytes` / `peak_gpu_bytes`: 1 is memory without a gap"),
-        Column("largest_hole_bytes", "bytes", "largest block that could have been allocated when "
-               "`peak_gpu_bytes` were in use"),
-        Column("peak_pinned_bytes", "bytes", "most pinned host memory in use at a time, by all jobs"),
-        Column("mean_gpu_bytes", "bytes", "GPU memory in use by the job's tensors, averaged over the cycles "
-               "from S to E: what vDNN calls average memory"),
-    ),
+    Column("reserved_gpu_bytes", "bytes", "GPU memory that some block has covered in the iteration; with "
+           "a caching pool, most memory in chunks at a time"),
+    Column("fragmentation", "", "`reserved_gpu_bytes` / `peak_gpu_bytes`: 1 is memory without a gap"),
+    Column("largest_hole_bytes", "bytes", "largest block that could have been allocated when "
+           "`peak_gpu_bytes` were in use"),
+    Column("peak_pinned_bytes", "bytes", "most pinned host memory in use at a time, by all jobs"),
+    Column("mean_gpu_bytes", "bytes", "GPU memory in use by the job's tensors, averaged over the cycles "
+           "from S to E: what vDNN calls average memory"),
 )  # fmt: skip
 FLASH = ColumnGroup(
     lambda cell: any(isinstance(tier.drive, FlashSsdSpec) for tier in cell.system.all_tiers),
-    (
-        Column("ssd_written_bytes", "bytes", "written to the SSD"),
-        Column("ssd_flash_written_bytes", "bytes", "programmed into flash: the same, copies made by garbage "
-               "collection, and data moved from the single-level region"),
-        Column("ssd_write_amplification", "", "`ssd_flash_written_bytes` / `ssd_written_bytes`; 1 where "
-               "nothing is written"),
-        Column("ssd_run_write_amplification", "", "the same over all iterations so far: a drive takes time "
-               "to settle"),
-        Column("ssd_erased_bytes", "bytes", "erased, in whole superblocks"),
-        Column("ssd_written_bytes_per_year", "bytes/year", "`ssd_written_bytes` * (365 * 86400 * *f* / "
-               "`exec_cycles`): the iteration repeated day and night"),
-        Column("ssd_drive_writes_per_day", "1/day", "`ssd_written_bytes_per_year` / 365 / capacity of all "
-               "drives, data of others included"),
-        Column("ssd_rated_drive_writes_per_day", "1/day", "those that the warranty covers: `rating.written` "
-               "/ capacity of a drive / (365 * `rating.years`)"),
-        Column("ssd_years_to_rated_cycles", "years", "rated program/erase cycles * all flash / "
-               "`ssd_flash_written_bytes` of a year; `inf` where nothing is written"),
-        Column("ssd_years_to_rated_writes", "years", "host writes that the warranty covers / "
-               "`ssd_written_bytes_per_year`"),
-    ),
+    Column("ssd_written_bytes", "bytes", "written to the SSD"),
+    Column("ssd_flash_written_bytes", "bytes", "programmed into flash: the same, copies made by garbage "
+           "collection, and data moved from the single-level region"),
+    Column("ssd_write_amplification", "", "`ssd_flash_written_bytes` / `ssd_written_bytes`; 1 where "
+           "nothing is written"),
+    Column("ssd_run_write_amplification", "", "the same over all iterations so far: a drive takes time "
+           "to settle"),
+    Column("ssd_erased_bytes", "bytes", "erased, in whole superblocks"),
+    Column("ssd_written_bytes_per_year", "bytes/year", "`ssd_written_bytes` * (365 * 86400 * *f* / "
+           "`exec_cycles`): the iteration repeated day and night"),
+    Column("ssd_drive_writes_per_day", "1/day", "`ssd_written_bytes_per_year` / 365 / capacity of all "
+           "drives, data of others included"),
+    Column("ssd_rated_drive_writes_per_day", "1/day", "those that the warranty covers: `rating.written` "
+           "/ capacity of a drive / (365 * `rating.years`)"),
+    Column("ssd_years_to_rated_cycles", "years", "rated program/erase cycles * all flash / "
+           "`ssd_flash_written_bytes` of a year; `inf` where nothing is written"),
+    Column("ssd_years_to_rated_writes", "years", "host writes that the warranty covers / "
+           "`ssd_written_bytes_per_year`"),
 )  # fmt: skip
 JOBS = ColumnGroup(
     lambda cell: not cell.one_job,
-    (
-        Column("job", "", "number of the job, in the order of `workload.jobs` with `copies` counted"),
-        Column("gpu", "", "the GPU it runs on"),
-        Column("priority", "", "its priority"),
-        Column("refused", "", "1: refused on arrival for lack of memory; the job never ran, and the columns "
-               "of its iteration are empty"),
-        Column("arrival_cycles", "cycles", "when it arrived"),
-        Column("start_cycles", "cycles", "when it was admitted to its GPU"),
-        Column("end_cycles", "cycles", "when it left the GPU"),
-        Column("slowdown", "", "(`end_cycles` - `arrival_cycles`) / sum of `ideal_cycles` of all its "
-               "iterations: 1 is a GPU to itself with room for everything"),
-        Column("peak_gpu_bytes_of_all", "bytes", "most memory of its GPU in use at a time by all jobs "
-               "together, in the iteration that is reported of this one"),
-        Column("makespan_cycles", "cycles", "last `end_cycles` - first `arrival_cycles`, of all jobs"),
-        Column("gpu_utilization", "", "sum of D(*k*) over all kernels of all iterations of all jobs / "
-               "(`makespan_cycles` * number of GPUs that jobs are on)"),
-        Column("total_samples_per_s", "1/s", "*f* * sum over jobs that ran of *B* * `iterations` / "
-               "`makespan_cycles`"),
-    ),
+    Column("job", "", "number of the job, in the order of `workload.jobs` with `copies` counted"),
+    Column("gpu", "", "the GPU it runs on"),
+    Column("priority", "", "its priority"),
+    Column("refused", "", "1: refused on arrival for lack of memory; the job never ran, and the columns "
+           "of its iteration are empty"),
+    Column("arrival_cycles", "cycles", "when it arrived"),
+    Column("start_cycles", "cycles", "when it was admitted to its GPU"),
+    Column("end_cycles", "cycles", "when it left the GPU"),
+    Column("slowdown", "", "(`end_cycles` - `arrival_cycles`) / sum of `ideal_cycles` of all its "
+           "iterations: 1 is a GPU to itself with room for everything"),
+    Column("peak_gpu_bytes_of_all", "bytes", "most memory of its GPU in use at a time by all jobs "
+           "together, in the iteration that is reported of this one"),
+    Column("makespan_cycles", "cycles", "last `end_cycles` - first `arrival_cycles`, of all jobs"),
+    Column("gpu_utilization", "", "sum of D(*k*) over all kernels of all iterations of all jobs / "
+           "(`makespan_cycles` * number of GPUs that jobs are on)"),
+    Column("total_samples_per_s", "1/s", "*f* * sum over jobs that ran of *B* * `iterations` / "
+           "`makespan_cycles`"),
 )  # fmt: skip
 FURTHER = {
     "bound": BOUND,
