@@ -14,8 +14,7 @@ _MARKED = re.compile(r"(<!-- columns: (\w+) -->\n).*?(<!-- end of columns -->)",
 
 def page(text: str) -> str:
     """Return the page with the tables between its marks written again."""
-    groups = {"metrics": metrics(), "jobs": JOBS.columns}
-    groups |= {name: group.columns for name, group in FURTHER.items()}
+    groups = {"metrics": metrics()} | {group.name: group.columns for group in (*FURTHER.values(), JOBS)}
     return _MARKED.sub(lambda match: f"{match[1]}\n{_table(groups[match[2]])}\n{match[3]}", text)
 
 

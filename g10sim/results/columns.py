@@ -32,10 +32,10 @@ class Column:
 
 
 class ColumnGroup:
-    """Columns that appear together, where it ``applies`` to a cell of an experiment."""
+    """Columns that appear together, under a name in docs/results.md, where it ``applies`` to a cell."""
 
-    def __init__(self, applies: Callable[[Any], bool], *columns: Column) -> None:
-        self.applies, self.columns = applies, columns
+    def __init__(self, name: str, applies: Callable[[Any], bool], *columns: Column) -> None:
+        self.name, self.applies, self.columns = name, applies, columns
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def metrics(tiers: Tiers = USUAL_TIERS) -> tuple[Column, ...]:
 
 
 BOUND = ColumnGroup(
-    lambda cell: True,
+    "bound", lambda cell: True,
     Column("bound_cycles", "cycles", "closed form of the [bound](bound.md): no paged policy that drops "
            "nothing takes less; empty where none holds"),
     Column("bound_kind", "", "`steady`: it holds for the average of steady iterations, as this one is; "
@@ -93,13 +93,13 @@ BOUND = ColumnGroup(
            "may exceed it by as much as steady ones differ", "bound / time (best = 1)"),
 )  # fmt: skip
 IN_PLACE = ColumnGroup(
-    lambda cell: any(tier.kernel_access for tier in cell.system.all_tiers),
+    "accessed", lambda cell: any(tier.kernel_access for tier in cell.system.all_tiers),
     Column("in_place_read_bytes", "bytes", "bytes that kernels read in memory tiers, each as often as "
            "they read it"),
     Column("in_place_written_bytes", "bytes", "bytes that kernels wrote in memory tiers"),
 )  # fmt: skip
 CPU = ColumnGroup(
-    lambda cell: cell.system.cpu is not None,
+    "cpu", lambda cell: cell.system.cpu is not None,
     Column("cpu_cycles", "cycles", "cycles of S to E during which a kernel of the job, of this iteration "
            "or the one before, computed on the CPU"),
     Column("cpu_fetched_bytes", "bytes", "bytes that came from other tiers straight to host memory for "
@@ -107,18 +107,18 @@ CPU = ColumnGroup(
     _stall(StallReason.CPU),
 )  # fmt: skip
 EXCHANGED = ColumnGroup(
-    lambda cell: cell.sends,
+    "exchanged", lambda cell: cell.sends,
     Column(EXCHANGED_COLUMN, "bytes", "bytes that the GPU sent during S to E in exchanges with other "
            "replicas: to the next one, or to the host with `method: host`; to other "
            "[stages](multi-gpu.md#pipelines)"),
 )  # fmt: skip
 CONTEXT = ColumnGroup(
-    lambda cell: bool(cell.system.gpu.beside_tensors),
+    "context", lambda cell: bool(cell.system.gpu.beside_tensors),
     Column("context_gpu_bytes", "bytes", "memory that contexts and scratch of all jobs that may be on "
            "the job's GPU at a time take; no other column counts it"),
 )  # fmt: skip
 CONTIGUOUS = ColumnGroup(
-    lambda cell: cell.copies_tensors,
+    "contiguous", lambda cell: cell.copies_tensors,
     Column("reserved_gpu_bytes", "bytes", "GPU memory that some block has covered in the iteration; with "
            "a caching pool, most memory in chunks at a time"),
     Column("fragmentation", "", "`reserved_gpu_bytes` / `peak_gpu_bytes`: 1 is memory without a gap"),
@@ -129,7 +129,7 @@ CONTIGUOUS = ColumnGroup(
            "from S to E: what vDNN calls average memory"),
 )  # fmt: skip
 FLASH = ColumnGroup(
-    lambda cell: any(isinstance(tier.drive, FlashSsdSpec) for tier in cell.system.all_tiers),
+    "flash", lambda cell: any(isinstance(tier.drive, FlashSsdSpec) for tier in cell.system.all_tiers),
     Column("ssd_written_bytes", "bytes", "written to the SSD"),
     Column("ssd_flash_written_bytes", "bytes", "programmed into flash: the same, copies made by garbage "
            "collection, and data moved from the single-level region"),
@@ -150,7 +150,7 @@ FLASH = ColumnGroup(
            "`ssd_written_bytes_per_year`"),
 )  # fmt: skip
 JOBS = ColumnGroup(
-    lambda cell: not cell.one_job,
+    "jobs", lambda cell: not cell.one_job,
     Column("job", "", "number of the job, in the order of `workload.jobs` with `copies` counted"),
     Column("gpu", "", "the GPU it runs on"),
     Column("priority", "", "its priority"),
@@ -169,16 +169,8 @@ JOBS = ColumnGroup(
     Column("total_samples_per_s", "1/s", "*f* * sum over jobs that ran of *B* * `iterations` / "
            "`makespan_cycles`"),
 )  # fmt: skip
-FURTHER = {
-    "bound": BOUND,
-    "accessed": IN_PLACE,
-    "cpu": CPU,
-    "exchanged": EXCHANGED,
-    "context": CONTEXT,
-    "contiguous": CONTIGUOUS,
-    "flash": FLASH,
-}
-"""Further metrics of an iteration, in the order of results.csv."""
+FURTHER = {group.name: group for group in (BOUND, IN_PLACE, CPU, EXCHANGED, CONTEXT, CONTIGUOUS, FLASH)}
+"""Groups of further metrics of an iteration by name, in the order of results.csv."""
 
 
 def metric_columns(tiers: Tiers = USUAL_TIERS) -> tuple[str, ...]:
