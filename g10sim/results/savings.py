@@ -11,9 +11,6 @@ from g10sim.results.columns import CONTEXT, OK, fault_pages, traffic
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ("peak_gpu_bytes", "exec_cycles", "msr", "eor", "cbr")
-"""Columns that ``savings`` adds or sums up, and ``passive_ratio`` where kernels are given."""
-
 
 def savings(
     results: pd.DataFrame,
