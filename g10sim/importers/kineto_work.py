@@ -157,10 +157,11 @@ def _on_device(scope: Scope, account: Account) -> list[Draft]:
     return drafts
 
 
-def take_times(drafts: Sequence[Draft], account: Account) -> None:
+def take_times(drafts: Sequence[Draft], account: Account, *, are_rounded: bool = True) -> None:
     """Give drafts the time for which their events keep the device busy; what runs at a time counts once.
 
-    Events of one stream that begin at the same time, as older profiles round it, run one after another.
+    Events of one stream that begin at the same time run one after another if times ``are_rounded``, as those
+    of older profiles are.
     """
     pairs = [(event, draft) for draft in drafts for event in draft.events]
     pairs.sort(key=lambda pair: (pair[0].start_ns, pair[0].end_ns))
@@ -169,7 +170,7 @@ def take_times(drafts: Sequence[Draft], account: Account) -> None:
     idle = taken = 0
     for event, draft in pairs:
         began, ended = latest.get(event.thread, (-1, -1))
-        start = ended if event.start_ns == began else event.start_ns
+        start = ended if are_rounded and event.start_ns == began else event.start_ns
         end = start + event.duration_ns
         latest[event.thread] = event.start_ns, end
         used = max(end - max(start, busy), 0)

@@ -10,13 +10,14 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import TraceError, choices_text
 from g10sim.importers import nsight_tables
 from g10sim.importers.account import Account, Reason, accounted
-from g10sim.importers.kineto_work import IDLE
+from g10sim.importers.kineto_events import Span, Thread
+from g10sim.importers.kineto_work import Draft, idle_between, take_times
 from g10sim.importers.operations import Operation, Storage, build_trace
 from g10sim.trace.model import Phase, Trace
 
@@ -45,26 +46,16 @@ class Copies:
     duration_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Place where something ran: process (None: not recorded) and device."""
+class _Place(NamedTuple):
+    """Place where something ran, the thread of its span: device and process (None: not recorded)."""
 
-    process: int | None
     device: int
+    process: int | None
 
-    def has(self, other: _Place) -> bool:
+    def has(self, other: Thread) -> bool:
         """Return whether another place is this one, as far as it is recorded."""
-        return self.device == other.device and (None in (self.process, other.process) or self == other)
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Something that a GPU did: a kernel, a fill, a copy, or a whole graph."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    place: _Place
+        device, process = other
+        return device == self.device and (None in (process, self.process) or self == other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +71,20 @@ class _Life:
 class Report:
     """Facts that a report has about one process and GPU.
 
-    ``work`` becomes kernels, in the order of starts; ``graphs`` of it are graphs whose kernels are not
-    recorded. ``migrations`` are what the driver moved, ``others`` what ran elsewhere.
+    ``work`` becomes kernels, in the order of starts: kernels, fills, copies, and whole graphs (``graphs``),
+    whose kernels are not recorded. ``migrations`` are what the driver moved, ``others`` what ran elsewhere.
     """
 
     path: Path
     device: int
     process: int | None
-    work: tuple[_Work, ...]
-    graphs: tuple[_Work, ...]
+    work: tuple[Span, ...]
+    graphs: tuple[Span, ...]
     lives: tuple[_Life, ...]
     copies: tuple[Copies, ...]
-    migrations: tuple[_Work, ...]
+    migrations: tuple[Span, ...]
     migrated: tuple[Copies, ...]
-    others: tuple[_Work, ...]
+    others: tuple[Span, ...]
 
 
 def read_report(path: Path, device: int | None = None, process: int | None = None) -> Report:
@@ -115,7 +106,7 @@ def _report(path: Path, tables: nsight_tables.Tables, device: int | None, proces
     if not kernels and not graphs:
         allowed = "a report of CUDA (nsys profile -t cuda)"
         raise TraceError.at(f"{path}: {nsight_tables.KERNELS}", "no kernel", allowed)
-    place = _place(path, {one.place for one in (*kernels, *graphs)}, device, process)
+    place = _place(path, {_Place(*one.thread) for one in (*kernels, *graphs)}, device, process)
     memory = [row for row in tables.rows(nsight_tables.MEMORY) if place.has(_place_of(row))]
     lives = [one for one in _lives(path, memory) if one.size_bytes]
     if not lives:
@@ -135,13 +126,13 @@ def _report(path: Path, tables: nsight_tables.Tables, device: int | None, proces
         path,
         place.device,
         place.process,
-        tuple(one for one in every if place.has(one.place)),
-        tuple(one for one in graphs if place.has(one.place)),
+        tuple(one for one in every if place.has(one.thread)),
+        tuple(one for one in graphs if place.has(one.thread)),
         tuple(lives),
         tuple(_copies(own_copies, kind, name) for kind, name in _DIRECTIONS.items()),
         tuple(_work(row, _MIGRATED) for row in own_copies if row["copyKind"] in _MIGRATIONS),
         tuple(_copies(own_copies, kind, name) for kind, name in _MIGRATIONS.items()),
-        tuple(one for one in every if not place.has(one.place)),
+        tuple(one for one in every if not place.has(one.thread)),
     )
 
 
@@ -149,11 +140,11 @@ def _place_of(row: Mapping[str, Any]) -> _Place:
     found = row.get(nsight_tables.PROCESS)
     if found is not None and found >= _MOST_PROCESSES:
         found = found >> _PROCESS_SHIFT & _MOST_PROCESSES - 1
-    return _Place(found, row["deviceId"])
+    return _Place(row["deviceId"], found)
 
 
-def _work(row: Mapping[str, Any], name: str) -> _Work:
-    return _Work(name, row["start"], row["end"], _place_of(row))
+def _work(row: Mapping[str, Any], name: str) -> Span:
+    return Span(name, row["start"], row["end"], _place_of(row), {})
 
 
 def _place(path: Path, found: set[_Place], device: int | None, process: int | None) -> _Place:
@@ -219,13 +210,8 @@ def import_nsight(
     waited. Raises TraceError as the trace's check does, and where much of the time is left out.
     """
     starts = [work.start_ns for work in report.work]
-    operations: list[Operation] = []
-    kernels: list[Operation] = []
-    for work, (idle_ns, taken_ns) in zip(report.work, _times(report.work), strict=True):
-        if keep_gaps and idle_ns:
-            operations.append(Operation(IDLE, Phase.OTHER, duration_ns=idle_ns))
-        kernels.append(Operation(work.name, Phase.OTHER, duration_ns=taken_ns))
-        operations.append(kernels[-1])
+    drafts, account = _timed(report.work)
+    kernels = [draft.operation for draft in drafts]
     for life in report.lives:
         first = 0 if life.start_ns is None else bisect_left(starts, life.start_ns)
         last = (len(starts) if life.end_ns is None else bisect_left(starts, life.end_ns)) - 1
@@ -236,26 +222,33 @@ def import_nsight(
         kernels[last].reads[storage] = None
     origin = {"source": "report of Nsight Systems", "device_number": f"{report.device}"}
     origin |= {} if report.process is None else {"process": f"{report.process}"}
+    operations = idle_between(drafts, account, keep_gaps=keep_gaps)
     trace = build_trace(operations, report.path, model, batch_size, origin)
-    return accounted(trace, _account(report, keep_gaps=keep_gaps), report.path, partial=partial)
+    _account_for_others(report, account, keep_gaps=keep_gaps)
+    return accounted(trace, account, report.path, partial=partial)
 
 
-def _account(report: Report, *, keep_gaps: bool) -> Account:
-    """Return the account of the device time; a report says nothing about memory that the trace lacks."""
-    idle, imported = _idle_and_busy(report.work)
-    gaps, whole = _idle_and_busy((*report.work, *report.migrations))
-    account = Account(imported)
-    account.leave_out(_MIGRATED, whole - imported)
-    account.put_aside(Reason.OVERLAP, sum(map(_duration, report.work)) - imported)
-    if keep_gaps:
-        account.put_aside(Reason.KEPT_GAPS, idle)
-    else:
-        account.put_aside(Reason.GAPS, gaps)
-    elsewhere = sum(_duration(one) for one in report.others if one.place.device != report.device)
+def _timed(work: Iterable[Span]) -> tuple[list[Draft], Account]:
+    """Return a kernel for each piece of work, and the account of their times."""
+    drafts = [Draft(one, [], Operation(one.name, Phase.OTHER), [one]) for one in work]
+    account = Account()
+    take_times(drafts, account, are_rounded=False)
+    return drafts, account
+
+
+def _account_for_others(report: Report, account: Account, *, keep_gaps: bool) -> None:
+    """Put time that the trace lacks into the account; a report says nothing about memory that it lacks."""
+    imported = account.imported_ns
+    _, whole = _timed((*report.work, *report.migrations))
+    account.leave_out(_MIGRATED, whole.imported_ns - imported)
+    if not keep_gaps:
+        account.aside.pop(Reason.GAPS, None)
+        account.put_aside(Reason.GAPS, whole.aside.get(Reason.GAPS, 0))
+    elsewhere = sum(one.duration_ns for one in report.others if one.device != report.device)
     account.put_aside(Reason.DEVICES, elsewhere)
-    account.put_aside(_PROCESSES, sum(map(_duration, report.others)) - elsewhere)
+    account.put_aside(_PROCESSES, sum(one.duration_ns for one in report.others) - elsewhere)
     if report.graphs:
-        share = _idle_and_busy(report.graphs)[1] / imported if imported else 0
+        share = _timed(report.graphs)[1].imported_ns / imported if imported else 0
         account.notes.append(
             f"found {len(report.graphs)} CUDA graphs without their kernels ({share:.1%} of the time): each "
             "is one kernel; nsys profile --cuda-graph-trace=node records those inside"
@@ -266,23 +259,3 @@ def _account(report: Report, *, keep_gaps: bool) -> Account:
                 f"found {one.count} {_MIGRATED}, {one.direction}: {rounded_bytes(one.size_bytes)}, "
                 f"{rounded_seconds(one.duration_ns * _NANOSECONDS)}; policies decide about them again"
             )
-    return account
-
-
-def _duration(work: _Work) -> int:
-    return work.end_ns - work.start_ns
-
-
-def _times(work: Iterable[_Work]) -> Iterator[tuple[int, int]]:
-    """Yield, in the order of starts, how long nothing ran before each, and the time that it adds."""
-    found = sorted(work, key=lambda one: one.start_ns)
-    busy = found[0].start_ns
-    for one in found:
-        yield max(one.start_ns - busy, 0), max(one.end_ns - max(one.start_ns, busy), 0)
-        busy = max(busy, one.end_ns)
-
-
-def _idle_and_busy(work: Iterable[_Work]) -> tuple[int, int]:
-    """Return the nanoseconds in which nothing ran until the last has ended, and those in which one did."""
-    idle, taken = zip(*_times(work), strict=True)
-    return sum(idle), sum(taken)
