@@ -121,7 +121,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._keep = keep
         self.kernels: list[KernelDraft] = []
         self.storages: list[StorageRecord] = []
-        self.unpriced: dict[str, int] = {}
         self.ends: list[int] = []
         self.allocated_peak_bytes = 0
         self._issued = 0
@@ -268,8 +267,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         kind = operators.operator_class(func)
         name = short_name(func._schema.name)
         known = operators.has_known_cost(func)
-        if not known:
-            self.unpriced[name] = self.unpriced.get(name, 0) + 1
         call, passes = len(self.calls) - 1, self.phases.passes
         facts = name, kind, operators.number_format(func, inputs), self.phases.current(), layer.kind
         return KernelDraft(*facts, layer=layer, known_cost=known, call=call, passes=passes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -131,7 +130,6 @@ class Writer:
     def __init__(self, steps: Steps, layout: Layout) -> None:
         self._layout, self._numbers = layout, layout.numbers()
         self._steps = steps
-        self.unpriced: Counter[str] = Counter()
         self._count = 0
 
     def blocks(self) -> Iterator[Block[Kernel]]:
@@ -176,9 +174,6 @@ class Writer:
 
     def _block(self, step: int, kernels: Sequence[KernelTemplate], times: int = 1) -> Block[Kernel]:
         made = tuple(self._kernel(step, kernel, self._count + place) for place, kernel in enumerate(kernels))
-        for kernel in kernels:
-            if not kernel.cost.known_cost:
-                self.unpriced[kernel.cost.operator] += times
         self._count += times * len(made)
         return Block(made, times, self._layout.since, self._layout.shift) if times > 1 else Block(made)
 
@@ -188,18 +183,15 @@ class Writer:
         return kernel.cost.kernel(number, inputs, outputs, any_layer(path) if self._layout.rows else path)
 
 
-def generated_trace(
-    templates: Sequence[StepTemplate], model: str, batch_size: int
-) -> tuple[Trace, Counter[str]]:
-    """Return the trace of steps that follow each other, and operators of unknown cost with their numbers.
+def generated_trace(templates: Sequence[StepTemplate], model: str, batch_size: int) -> Trace:
+    """Return the trace of steps that follow each other.
 
     Layers that are alike are one block in every step, and their tensors one block: names and paths then have
     a star for the layer. Kernels have no times yet.
     """
     steps = Steps(templates)
     layout = steps.layout()
-    writer = Writer(steps, layout)
-    blocks = list(writer.blocks())
+    blocks = list(Writer(steps, layout).blocks())
     apart = tuple(replace(steps.tensors[key], id=number) for number, key in enumerate(layout.apart))
     tensors: list[Block[Tensor]] = [Block(apart)] if apart else []
     if layout.rows:
@@ -209,5 +201,4 @@ def generated_trace(
             for number, tensor in enumerate(found, layout.since)
         )
         tensors.append(Block(row, len(layout.rows)))
-    trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, joined(tensors), joined(blocks))
-    return trace, writer.unpriced
+    return Trace(model, batch_size, NANOSECONDS_PER_SECOND, joined(tensors), joined(blocks))

@@ -119,11 +119,11 @@ def _generate(
     if isinstance(step, OwnStep):
         raise ConfigError("--generate: found a step of its own; allowed: a model and its inputs")
     templates = list(Generation(step.model, how).templates())
-    untimed, unpriced = generated_trace(templates, model, step.batch_size if size is None else size)
+    untimed = generated_trace(templates, model, step.batch_size if size is None else size)
     about = {**origin, **step.said(), "torch": str(torch.__version__)}
     trace = timed(replace(untimed, origin=about), gpu)
     drafts = [kernel.cost for template in templates for kernel in template.kernels]
-    return replace(trace, origin={**trace.origin, **_found(trace, drafts, unpriced)})
+    return replace(trace, origin={**trace.origin, **_found(trace, drafts)})
 
 
 def assemble(
@@ -152,7 +152,7 @@ def assemble(
         kernels.append(draft.kernel(len(kernels), inputs, outputs, draft.layer.path, micro_batch))
     untimed = Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, tuple(kernels), origin)
     trace = timed(untimed, gpu, times)
-    found = _found(trace, recorder.kernels, recorder.unpriced)
+    found = _found(trace, recorder.kernels)
     found["allocated_peak_bytes"] = str(recorder.allocated_peak_bytes)
     if times:
         counts = Counter(kernel.time_source.value for kernel in trace.kernels)
@@ -194,13 +194,13 @@ def tensor_numbers(recorder: Recorder) -> dict[StorageRecord, int]:
     return {record: number for number, record in enumerate(dict.fromkeys([*resident, *used]))}
 
 
-def _found(trace: Trace, drafts: Sequence[KernelDraft], unpriced: Mapping[str, int]) -> dict[str, str]:
+def _found(trace: Trace, drafts: Sequence[KernelDraft]) -> dict[str, str]:
     """Return what a trace that has its times says about itself."""
     peak = str(peak_live_bytes(trace))
     found = {"time_source": TimeSource.ROOFLINE.value, "peak_live_bytes": peak}
     if formats := unusual_formats(drafts, trace.origin):
         found[FLOPS_BY_FORMAT] = formats
-    if unpriced:
+    if unpriced := Counter(draft.operator for draft in drafts if not draft.known_cost):
         found["operators_priced_by_bytes"] = ", ".join(f"{n} x{k}" for n, k in sorted(unpriced.items()))
     return found
 
