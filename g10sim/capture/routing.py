@@ -265,13 +265,12 @@ def _read_rows(file: str | None) -> list[list[int]]:
         raise ConfigError(f"--routing: {path}: {place}: {first['msg']}; allowed: {_ALLOWED}") from error
 
 
-def split_experts(network: Any) -> int:
-    """Give each expert's weights a separate tensor; return the number of layers that were split.
+def split_experts(network: Any) -> None:
+    """Give each expert's weights a separate tensor.
 
     Layers of transformers keep the weights of all experts in one tensor, and choose among implementations:
     these then take the one that runs expert after expert. Layers on a real device stay as they are.
     """
-    split = 0
     for module in list(network.modules()):
         experts = getattr(module, "num_experts", None)
         own = dict(module.named_parameters(recurse=False))
@@ -288,5 +287,3 @@ def split_experts(network: Any) -> int:
         mode = own[stacked[0]].data.fake_mode
         if isinstance(mode, RoutingMode):
             mode.experts.add(int(module.num_experts))
-        split += 1
-    return split
