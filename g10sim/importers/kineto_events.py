@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, prod
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
@@ -224,28 +224,23 @@ def innermost(spans: Sequence[Span]) -> Callable[[Span | None], int | None]:
 
 
 def _segments(spans: Sequence[Span], positions: Iterable[int]) -> tuple[list[int], list[int | None]]:
-    """Cut the time of a thread where the innermost span changes."""
+    """Cut the time of a thread where the innermost span changes; a span without duration has no time.
+
+    At the same time spans end before others begin, and of these the longest begins first.
+    """
+    lasting = [position for position in positions if spans[position].duration_ns > 0]
+    begins = [(spans[position].start_ns, True, -spans[position].end_ns, position) for position in lasting]
+    ends = [(spans[position].end_ns, False, 0, position) for position in lasting]
     starts: list[int] = []
     owners: list[int | None] = []
-    stack: list[int] = []
-
-    def cut(time_ns: int) -> None:
+    around: list[int] = []
+    for time_ns, is_begin, _, position in sorted([*begins, *ends]):
+        if is_begin:
+            around.append(position)
+        else:
+            around.remove(position)
         starts.append(time_ns)
-        owners.append(stack[-1] if stack else None)
-
-    def close(until_ns: float) -> None:
-        while stack:
-            first = min(stack, key=lambda position: spans[position].end_ns)
-            if spans[first].end_ns > until_ns:
-                return
-            stack.remove(first)
-            cut(spans[first].end_ns)
-
-    for position in sorted(positions, key=lambda p: (spans[p].start_ns, -spans[p].end_ns)):
-        close(spans[position].start_ns)
-        stack.append(position)
-        cut(spans[position].start_ns)
-    close(inf)
+        owners.append(around[-1] if around else None)
     return starts, owners
 
 
