@@ -37,12 +37,13 @@ def simulated_plan(
 class _Noted:
     """Hears a policy's answers; keeps the moves of the latest iteration, with tensors as in its trace.
 
-    ``moves`` have their kernel each, and whether they were decided on at its start.
+    ``starts`` were decided on at the start of their kernel, ``ends`` before that.
     """
 
     plan: MigrationPlan | None = None
     iteration: int = -1
-    moves: list[tuple[int, bool, Move]] = field(default_factory=list)
+    starts: list[Planned] = field(default_factory=list)
+    ends: list[Planned] = field(default_factory=list)
 
     def listen(self, hook: str, given: tuple[Any, ...], answer: Any) -> Any:
         """Note the answer of a hook, and return it."""
@@ -64,20 +65,17 @@ class _Noted:
 
     def _note(self, moves: Iterable[Move], view: PolicyView, *, at_end: bool) -> None:
         if view.iteration != self.iteration:
-            self.iteration, self.moves = view.iteration, []
+            self.iteration, self.starts, self.ends = view.iteration, [], []
+        noted = self.ends if at_end else self.starts
         trace, upcoming = view.trace, view.kernel + at_end
         needed = trace.kernels[upcoming].tensors if upcoming < len(trace.kernels) else ()
         for move in moves:
             # An eviction of what the next kernel needs is called off.
             if not (at_end and isinstance(move, Evict) and move.until is None and move.tensor in needed):
                 given = move.with_ids(trace.given_ids) if trace.given_ids else move
-                self.moves.append((upcoming, not at_end, given))
+                noted.append(Planned(upcoming, given))
 
     def last_iteration(self, planner: str) -> MigrationPlan:
         """Return the plan of the latest iteration, and what was decided on in it."""
-        ends, starts = (
-            [Planned(kernel, move) for kernel, is_start, move in self.moves if is_start == wanted]
-            for wanted in (False, True)
-        )
         planned = self.plan.moves if self.plan else ()
-        return MigrationPlan.ordered((*ends, *planned, *starts), planner)
+        return MigrationPlan.ordered((*self.ends, *planned, *self.starts), planner)
