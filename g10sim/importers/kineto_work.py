@@ -228,22 +228,18 @@ def _on_cpu(scope: Scope, nested: Sequence[list[int]], launching: set[int], acco
     """Return what an offloaded optimizer computes on the CPU: operators on tensors that launch nothing."""
     if not any(copies(event, TO_HOST) and event.args.get("bytes", _FEW) >= _FEW for event in scope.device):
         return []  # no gradient comes to the host
-    note_around, owner_of = innermost(scope.annotations), innermost(scope.operators)
+    owner_of = innermost(scope.operators)
     busy = launching | {owner_of(launch) for found in scope.profile.launches.values() for launch in found}
     busy |= {outer for one in busy if one is not None for outer in nested[one]}
-    spans = []
-    for position, span in enumerate(scope.operators):
-        note = note_around(span)
-        names = [*(scope.operators[one].name for one in nested[position]),
-                 *([] if note is None else [scope.annotations[note].name])]  # fmt: skip
-        if (
-            position not in busy
-            and phase_of(names) is Phase.OPTIMIZER
-            and _works(span)
-            and (span.lacks_lists or any(one.elements > 1 for part in span.inputs for one in part))
-        ):
-            spans.append(span)
-    found = _on_host(spans)
+    others = [
+        _draft(span, [scope.operators[outer] for outer in nested[position]])
+        for position, span in enumerate(scope.operators)
+        if position not in busy
+        and _works(span)
+        and (span.lacks_lists or any(one.elements > 1 for part in span.inputs for one in part))
+    ]
+    _tell_phases(others, scope)
+    found = _on_host([one.span for one in others if one.operation.phase is Phase.OPTIMIZER])
     for draft in found:
         draft.operation.device = Device.CPU
     if found:
