@@ -6,7 +6,6 @@ import gc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -127,16 +126,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._live_bytes = 0
         self._layers = layers
         self._known: dict[int, StorageRecord] = {}
-        self._before: dict[int, Any] = {}
+        self._before = weakref.WeakValueDictionary[int, Any]()
 
     def remember_what_exists(self) -> None:
         """Note every tensor that is alive: what the step finds of it has contents from before."""
         for found in gc.get_objects():
             if self._may_be_found(found):
+                # The address of a storage that is gone may come again, for another.
                 storage = found.untyped_storage()
-                # The address of one that is gone may come again, for another.
-                forget = partial(self._before.pop, storage._cdata)
-                self._before[storage._cdata] = weakref.ref(storage, forget)
+                self._before[storage._cdata] = storage
 
     @staticmethod
     def _may_be_found(found: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -17,6 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from g10sim.capture.moved import mutated_arguments, tensors_of
 from g10sim.capture.options import GROUPED, ROUTED_TOKENS, StepOptions
@@ -51,7 +51,7 @@ class ValuedMode(FakeTensorMode):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._values: dict[int, tuple[Any, Any]] = {}
+        self._values = WeakTensorKeyDictionary()
 
     def know(self, tensor: Any, values: Any) -> None:
         """Say what values a fake tensor has. Raises ValueError for values of another shape or format."""
@@ -60,15 +60,11 @@ class ValuedMode(FakeTensorMode):  # type: ignore[misc]
                 f"found values of {values.dtype} {tuple(values.shape)} for a tensor of {tensor.dtype} "
                 f"{tuple(tensor.shape)}; allowed: its own format and shape"
             )
-        key = id(tensor)
-        self._values[key] = (weakref.ref(tensor, lambda _: self._values.pop(key, None)), values)
+        self._values[tensor] = values
 
     def values_of(self, tensor: Any) -> Any:
         """Return the values of a tensor; None if they are not known."""
-        if not isinstance(tensor, FakeTensor):
-            return tensor
-        known = self._values.get(id(tensor))
-        return None if known is None else known[1]
+        return self._values.get(tensor) if isinstance(tensor, FakeTensor) else tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Run an operator on shapes, and on values where all are known."""
@@ -128,17 +124,12 @@ class ValuedMode(FakeTensorMode):  # type: ignore[misc]
         return (args[0], indices, *args[2:])
 
     def _forget_written(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        for position, name, _ in mutated_arguments(func):
-            value = args[position] if position < len(args) else kwargs.get(name)
-            for written in tree_leaves(value):
-                if isinstance(written, FakeTensor):
-                    self._forget(written.untyped_storage()._cdata)
-
-    def _forget(self, storage: int) -> None:
-        for key, (reference, _) in list(self._values.items()):
-            tensor = reference()
-            if tensor is not None and tensor.untyped_storage()._cdata == storage:
-                del self._values[key]
+        arguments = mutated_arguments(func)
+        given = [args[place] if place < len(args) else kwargs.get(name) for place, name, _ in arguments]
+        written = {one.untyped_storage()._cdata for one in tensors_of(given) if isinstance(one, FakeTensor)}
+        for tensor in list(self._values) if written else ():
+            if tensor.untyped_storage()._cdata in written:
+                del self._values[tensor]
 
 
 def with_values(values: Any) -> Any:
