@@ -58,13 +58,11 @@ class Memory:
         self.given_buffers = 0
         self._room: int | None = None
         self._live: dict[int, Storage] = {}
-        self._there: set[Storage] = set()
         self._written: defaultdict[int, dict[Storage, None]] = defaultdict(dict)
         self._sizes: list[int] = []
         self._outside: defaultdict[int, list[Storage]] = defaultdict(list)
         self._used: defaultdict[int, list[Storage]] = defaultdict(list)
         self._fresh: dict[Storage, None] = {}
-        self._scratch: dict[Storage, None] = {}
         self._changes: list[tuple[Storage, int]] = []
         self._pending: dict[Storage, None] = {}
         self._of_optimizer: set[Storage] = set()
@@ -150,27 +148,23 @@ class Memory:
     def _in_step(self, event: MemoryEvent, draft: Draft, *, is_inside: bool) -> None:
         if event.size_bytes > 0:
             storage = self._live[event.address] = Storage(event.size_bytes)
-            self._there.add(storage)
             (self._fresh if is_inside else self._pending)[storage] = None
             self._changes.append((storage, storage.size_bytes))
             return
         released = self._live.pop(event.address, None)
-        self._there.discard(released)
         if released is None:
             known = reversed(self._outside[-event.size_bytes])
             released = next((one for one in known if not one.is_freed), None)
         if released is None:
             return
+        released.is_freed = True
         self._written[released.size_bytes].pop(released, None)
         if released in self._fresh:  # scratch space of the operator
-            del self._fresh[released]
-            self._scratch[released] = None
             self._changes.append((released, -released.size_bytes))
         elif released in self._pending:
             del self._pending[released]
         elif released.external or draft.operation.device is Device.GPU:
             draft.operation.holds[released] = None
-            released.is_freed = released.external
 
     def _inputs(self, draft: Draft) -> list[Storage | None]:
         """Return the storage of each operand; None for one that does not lie on the device."""
@@ -259,7 +253,7 @@ class Memory:
         """Return what the forward operator of a backward operator used, as far as it is there."""
         if draft.operation.phase is not Phase.BACKWARD or draft.sequence is None:
             return []
-        return [one for one in self._used[draft.sequence] if one.external or one in self._there]
+        return [one for one in self._used[draft.sequence] if one.external or not one.is_freed]
 
     def _outside_one(self, draft: Draft, size: int, taken: set[Storage], role: TensorKind) -> Storage:
         """Find a tensor from before the step; the optimizer takes those of the other phases in turn.
@@ -290,7 +284,7 @@ class Memory:
         given = [one for one in reads if one is not None]
         operation.reads.update(dict.fromkeys(given))
         targets = {reads[one] for one in _targets(span) if one < len(reads)} - {None}
-        made = [*self._fresh, *(one for one in handed if one in self._there)]
+        made = [one for one in (*self._fresh, *handed) if not one.is_freed]
         if draft.events and not made and not targets and given and not _copies(draft, TO_HOST):
             targets = {given[-1] if span.name.startswith(_ATEN) else given[0]}
             self.given_buffers += 1
@@ -299,15 +293,14 @@ class Memory:
             storage.role = TensorKind.INPUT if is_fed else None
             operation.writes[storage] = None
             self._note_written(storage)
-        if self._scratch:
-            sizes = accumulate(size for storage, size in self._changes if storage in self._scratch)
+        if scratch := {one for one in self._fresh if one.is_freed}:
+            sizes = accumulate(size for storage, size in self._changes if storage in scratch)
             operation.writes[Storage(max(sizes), role=TensorKind.WORKSPACE)] = None
         if operation.phase is Phase.FORWARD and draft.sequence is not None:
             self._used[draft.sequence] += [*given, *made]
         if operation.phase is Phase.OPTIMIZER:
             self._of_optimizer.update(made)
         self._fresh.clear()
-        self._scratch.clear()
         self._changes.clear()
         for target in given:
             if target in targets:

@@ -43,7 +43,7 @@ class Storage:
     """An allocation; an ``external`` one is from before the recording.
 
     ``role`` is its kind where the optimizer does not tell it; None leaves it to :func:`build_trace`.
-    ``is_freed``: an external one is released in the recording. ``item_bytes`` are those of an element,
+    ``is_freed``: it is released in the recording, as a profile tells. ``item_bytes`` are those of an element,
     where they are known.
     """
 
