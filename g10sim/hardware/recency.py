@@ -378,7 +378,7 @@ class Recency:
         )
 
     def limits(self) -> tuple[object, ...]:
-        """Return which runs of the order have begun to leave no faster than at some rate, it, and to where."""
+        """Return which runs of the order have begun to leave at a limited rate, that, and to where."""
         filled = (run for run in self._runs if run.count)
         return tuple([(place, run.rate, run.toward) for place, run in enumerate(filled) if run.rate])
 

@@ -58,7 +58,7 @@ class Memory:
         self.given_buffers = 0
         self._room: int | None = None
         self._live: dict[int, Storage] = {}
-        self._written: defaultdict[int, dict[Storage, None]] = defaultdict(dict)
+        self._written: dict[int, dict[Storage, None]] = {}
         self._sizes: list[int] = []
         self._outside: defaultdict[int, list[Storage]] = defaultdict(list)
         self._used: defaultdict[int, list[Storage]] = defaultdict(list)
@@ -158,7 +158,7 @@ class Memory:
         if released is None:
             return
         released.is_freed = True
-        self._written[released.size_bytes].pop(released, None)
+        self._written.get(released.size_bytes, {}).pop(released, None)
         if released in self._fresh:  # scratch space of the operator
             self._changes.append((released, -released.size_bytes))
         elif released in self._pending:
@@ -227,7 +227,7 @@ class Memory:
         alive = self._latest(sizes, taken | set(saved)) or self._latest(sizes, taken)
         if is_target and draft.operation.phase is Phase.OPTIMIZER:
             # An optimizer updates weights and its states, or what it made itself, and no gradient.
-            latest = reversed(self._written[sizes[0]])
+            latest = reversed(self._written.get(sizes[0], {}))
             own = (one for one in latest if one.external or one in self._of_optimizer)
             return next((one for one in own if one not in taken), None)
         return alive
@@ -307,12 +307,13 @@ class Memory:
                 operation.writes[target] = None
                 if span.name in OVERWRITING:
                     operation.reads.pop(target, None)
-                if self._written[target.size_bytes].pop(target, target) is None:
+                if self._written.get(target.size_bytes, {}).pop(target, target) is None:
                     self._written[target.size_bytes][target] = None  # the latest again
 
     def _note_written(self, storage: Storage) -> None:
         if storage.size_bytes not in self._written:
             insort(self._sizes, storage.size_bytes)
+            self._written[storage.size_bytes] = {}
         self._written[storage.size_bytes][storage] = None
 
 

@@ -178,15 +178,30 @@ def test_what_nobody_releases_lasts_as_long_as_the_largest_kernel_leaves_room(
     made.total = 100 * KB + int(other_bytes)
     operator(made, "aten::add", 100, [shape, [int(other_bytes) // 4]], 0xD, 100 * KB)
     made.memory(150, 0xD, -100 * KB)
-    operator(made, "aten::rand", 200, [[1]], 0xA, 100 * KB)
-    operator(made, "aten::rand", 300, [[1]], 0xB, 100 * KB)
-    operator(made, "aten::rand", 400, [[1]], 0xC, 100 * KB)
+    operator(made, "aten::rand", 200, [], 0xA, 100 * KB)
+    operator(made, "aten::rand", 300, [], 0xB, 100 * KB)
+    operator(made, "aten::rand", 400, [], 0xC, 100 * KB)
     made.memory(450, 0xC, -100 * KB)
     operator(made, "aten::ones", 500, [shape], 0xE, 512)
     made.memory(550, 0xE, -512)
     trace = imported(made, tmp_path)
     kept = {trace.kernels[1].outputs[0], trace.kernels[2].outputs[0]}
     assert [len(kept & set(trace.kernels[number].inputs)) for number in (3, 4)] == [previous, last]
+
+
+def test_scratch_space_does_not_hide_what_is_written_later(tmp_path):
+    """The first operator allocates and releases as much as the second one makes and the third one reads."""
+    shape = [BATCH, HIDDEN]
+    made = ProfileBuilder().step(1, 0, 9000)
+    operator(made, "aten::abs", 100, [shape], 0xA, 64 * KB)
+    made.memory(110, 0xB, 128 * KB).memory(115, 0xB, -128 * KB)
+    operator(made, "aten::abs", 200, [shape], 0xC, 128 * KB)
+    operator(made, "aten::abs", 300, [shape], 0xD, 64 * KB)
+    assert flow(imported(made, tmp_path)) == [
+        ("abs", "weight0:128", "temporary1:64 workspace2:128"),
+        ("abs", "weight3:128", "temporary4:128"),
+        ("abs", "temporary4:128", "temporary5:64"),
+    ]
 
 
 def test_fused_optimizers_update_weights_and_states_and_read_gradients(tmp_path):
