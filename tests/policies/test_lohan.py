@@ -6,6 +6,8 @@ from test_zero_infinity import SECOND, layers, machine, seconds
 from g10sim.errors import UnsupportedError
 from g10sim.policies.designs.lohan import LoHan
 from g10sim.sim.engine import run
+from g10sim.trace.model import Phase, TensorKind
+from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.transformer import Transformer
 from g10sim.trace.workload import Job, Workload
 
@@ -154,3 +156,15 @@ def test_more_drives_are_faster_until_the_gpu_is_what_counts():
 def test_what_does_not_fit_is_unsupported(system, message):
     with pytest.raises(UnsupportedError, match=message):
         records(layers(4, BILLION, forward=SECOND, backward=SECOND), system)
+
+
+def test_activations_that_host_memory_has_no_room_for_need_an_ssd():
+    made = TraceBuilder("no weights")
+    batch, kept, gradient = (made.tensor(name, BILLION, TensorKind.ACTIVATION) for name in "xyg")
+    made.kernel("Forward", SECOND, [batch], [kept], phase=Phase.FORWARD)
+    made.kernel("Loss", SECOND, [], [gradient], phase=Phase.FORWARD)
+    made.kernel("Backward", SECOND, [kept, gradient], [], phase=Phase.BACKWARD)
+    trace, message = made.build(), "keeps activations in the tier 'ssd', which the machine has not"
+    with pytest.raises(UnsupportedError, match=message):
+        records(trace, machine(tiers=["host"], host="0.5 GB"))
+    assert "swaps 2 GB of activations, 0 GB of them" in records(trace, machine(tiers=["host"])).note

@@ -17,6 +17,7 @@ from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.moves import MovesByKernel
 from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes
 from g10sim.policies.planning.offloading.on_cpu import WeightsBelow, offloaded, read_only
+from g10sim.policies.planning.offloading.room import find_tier
 from g10sim.policies.planning.offloading.saved import before_module, module_starts, saved_tensors
 from g10sim.policies.planning.offloading.takeover import Schedule
 from g10sim.policies.planning.offloading.windows import windows
@@ -94,6 +95,8 @@ class LoHan(WeightsBelow):
         stays = windows(trace, away & read_only(trace), ahead, live, 1)
         cycles = trace.durations_cycles(machine.clock_hz)
         swapped, dropped = _chosen(trace, sizes, cycles, self._room(trace, machine, away))
+        if any(tier == "ssd" for _, tier in swapped):
+            find_tier(self.name, system, "ssd", "activations")
         starts = module_starts(trace)
         back = [(before_module(starts, one.end, self.modules_ahead), one) for one, _ in swapped]
         back.sort(key=lambda pair: (pair[1].end, pair[1].tensor))
