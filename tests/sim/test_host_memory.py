@@ -14,7 +14,7 @@ from g10sim.config.host import CompressionSpec, HostSpec, PinnedSpec
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory, packed_bytes
 from g10sim.hardware.host_memory.pinned import PinnedMemory
 from g10sim.policies.designs.vdnn.vdnnpp import VdnnPlusPlus
-from g10sim.policies.interface.moves import Evict, Fetch, KeepUncompressed
+from g10sim.policies.interface.moves import Await, Evict, Fetch, KeepUncompressed
 from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.records import StallReason
 from g10sim.trace.model import TensorKind
@@ -314,3 +314,26 @@ def test_defaults_cost_nothing():
     free = kernel_times(simulate(idle_for(), machine(100), out_and_in(0, 1)))
     limited = host_machine(pinned={"limit": "1 MB"})
     assert kernel_times(simulate(idle_for(), limited, out_and_in(0, 1))) == free
+
+
+class CallsOff(Policy):
+    """Asks for two evictions, waits for the first, and needs the tensor of the second at once."""
+
+    requirements = Requirements(addresses="own", pins_on_use=True)
+
+    def on_kernel_start(self, view):
+        return {1: [Evict(0, "host"), Evict(1, "host")], 3: [Evict(1, "host")]}.get(view.kernel, ())
+
+    def on_kernel_end(self, view):
+        return [Await(frozenset([0]))] if view.kernel == 1 else ()
+
+
+@pytest.mark.parametrize("record", [(), ("timeline",)])
+def test_what_is_called_off_before_it_begins_is_not_pinned(record):
+    """From 7000 on "a" is pinned and leaves; "b" is pinned from 14,001 on, too late to leave by 16,001."""
+    kernels = [(1000, "", "a b"), (1000, "", "c"), (1000, "b", ""), (2000, "c", ""), (1000, "a b", "")]
+    trace, system = trace_of({"a": 4, "b": 1, "c": 1}, kernels), machine(fault="0 s")
+    host = system.host.model_copy(update={"pinned": PinnedSpec(pin_latency="3 us")})
+    system = system.model_copy(update={"host": host})
+    records = simulate(trace, system, CallsOff(), iterations=1, record=record)
+    assert iteration_times(records) == [6000 + 7001 + 1000 + 2000 + 4000 + 1000]

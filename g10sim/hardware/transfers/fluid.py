@@ -253,7 +253,8 @@ class FluidTransfers(Transfers):
 
     def _go_on(self, end: int, *, is_watched: bool = False) -> None:
         """Let time go on up to a cycle where the only job has no flow and nobody waits, or one flow alone."""
-        if (site := self._sites.alone) is None or not self._is_plain or self._messages:
+        site, pins = self._sites.alone, self._heads.pinned is not None  # who waits may call off what pins
+        if site is None or (pins and site.is_buffered) or not self._is_plain or self._messages:
             return
         self._share()
         if not site.flows and not is_watched:
