@@ -24,7 +24,7 @@ from g10sim.hardware.memory import Residency
 from g10sim.hardware.pools import Door, Pool
 from g10sim.hardware.transfers.changes import NextChange
 from g10sim.hardware.transfers.flows import Site, Sites
-from g10sim.hardware.transfers.heads import Heads, go_on, is_alone
+from g10sim.hardware.transfers.heads import Heads, go_on
 from g10sim.hardware.transfers.interface import Due, Observer, Transfers, VictimRule
 from g10sim.hardware.transfers.rates import Rates
 from g10sim.hardware.transfers.staging import Staging
@@ -253,13 +253,12 @@ class FluidTransfers(Transfers):
 
     def _go_on(self, end: int, *, is_watched: bool = False) -> None:
         """Let time go on up to a cycle where the only job has no flow and nobody waits, or one flow alone."""
-        site, pins = self._sites.alone, self._heads.pinned is not None  # who waits may call off what pins
-        if site is None or (pins and site.is_buffered) or not self._is_plain or self._messages:
+        if (site := self._sites.alone) is None or not self._is_plain or self._messages:
             return
         self._share()
         if not site.flows and not is_watched:
             self._now = end
-        elif is_alone(site):
+        elif self._heads.is_alone(site):
             found = go_on(site, self._heads, self._page_work, self._now, end, is_watched=is_watched)
             self._now, self._is_shared, self._changes = found.now, found.is_made, self._door.changes
             self.events += found.changes

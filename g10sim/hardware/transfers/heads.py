@@ -209,6 +209,14 @@ class Heads:
             left -= victim.count
         return found, total - max(0, left)
 
+    def is_alone(self, site: Site) -> bool:
+        """Return whether a job has one flow, and nothing else waits to move, nor is pinned before it does.
+
+        What is next would be pinned too early: whoever waits may call it off.
+        """
+        pins = site.memory.pins and self.pinned is not None
+        return len(site.flows) == 1 and site.memory.queues.count == 1 and not pins
+
     def _destination(self, source: Location, wish: Location) -> Location | None:
         """Return where leaving pages find room, or the room that arrivals from ``source`` leave."""
         for place in self._spills[wish]:
@@ -227,11 +235,6 @@ class Reached(NamedTuple):
     changes: int
     left: int | None
     is_made: bool
-
-
-def is_alone(site: Site) -> bool:
-    """Return whether a job has one flow, and nothing else waits to move."""
-    return len(site.flows) == 1 and site.memory.queues.count == 1
 
 
 def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_watched: bool) -> Reached:
