@@ -1,5 +1,6 @@
 """Pressure: what leaves and returns, and when, on machines and traces small enough to follow."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import OWN, iteration_times, kernel_times, machine, simulate, trace_of
+from machines import OWN, PAGE, iteration_times, kernel_times, machine, simulate, trace_of
 
 from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.analysis.bound.demand import demand_of
+from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.presets import load_system
 from g10sim.policies.checks import check_policy
 from g10sim.policies.designs.pressure.account import Order, Settings, Shortage, Uses
 from g10sim.policies.designs.pressure.dividing import Division, EvictionQueues
@@ -28,6 +31,7 @@ from g10sim.policies.planning.timeline import Timeline
 from g10sim.records import StallReason
 from g10sim.results.bounds import bound_machine
 from g10sim.sim.engine import run as run_workload
+from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job, Workload
 
 
@@ -265,6 +269,22 @@ def test_a_tensor_waits_for_a_tier_that_suits_it_while_the_link_has_time(
 ):
     # The 20,000 bytes take 20,000 cycles, and the last kernel begins after 19.
     assert divided(cycles, monkeypatch, patient)[0].is_choosy is is_choosy
+
+
+def test_few_tensors_are_looked_at_that_suit_no_tier_however_many_there_are(monkeypatch):
+    trace = chain(600, activation_bytes=8 << 20, weight_bytes=2 << 20, forward_ticks=700_000)
+    place, misfits = Division.place, Counter()
+
+    def noted(division, *of_tensor):
+        tier = place(division, *of_tensor)
+        misfits[division._kernel] += tier is None
+        return tier
+
+    monkeypatch.setattr(Division, "place", noted)
+    gpu = peak_live_bytes(trace) // 2 // PAGE * PAGE
+    system = load_system({"preset": "a100-40g-pcie3-znand", "host": {"memory": f"{gpu * 9 // 10} B"}})
+    simulate(trace, system.with_gpu_memory(gpu), Pressure(), OWN, iterations=1)
+    assert 1 < max(misfits.values()) < 20
 
 
 def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():

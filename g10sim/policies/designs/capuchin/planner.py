@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
@@ -17,6 +18,9 @@ from g10sim.policies.planning.choice import best_first
 from g10sim.policies.planning.limit import TimeLimit
 from g10sim.policies.planning.swapping.peak import PeakAnalysis, recomputation_of
 from g10sim.policies.planning.swapping.schedule import AccessSequence, JobSchedule, Recomputed
+
+_FEW = 64
+"""Pairs that are looked at first, and then twice as many each time."""
 
 
 class Hybrid:
@@ -79,14 +83,22 @@ class Hybrid:
         self.overhead_cycles = sum(swap.overhead_cycles for swap in self.swaps)
         self.overhead_cycles += sum(map(self._recomputation_cycles, self.schedule.recomputed))
 
-    def _over(self, kernel: int, some: Flags) -> Integers:
-        """Return the numbers of those of some pairs that a kernel is in between."""
-        return np.flatnonzero(some & (self._costs.evicted < kernel) & (kernel < self._costs.uses))
+    def _over(self, kernel: int, some: Flags, first: int = 0) -> Integers:
+        """Return the numbers, from one on, of some pairs in a row that a kernel is in between."""
+        pairs = slice(first, first + len(some))
+        is_over = (self._costs.evicted[pairs] < kernel) & (kernel < self._costs.uses[pairs])
+        return first + np.flatnonzero(some & is_over)
+
+    def _may_hide_at(self, kernel: int, first: int) -> Iterator[int]:
+        """Yield the numbers, from one on, of pairs at a peak whose swaps may be hidden, a few at a time."""
+        count = _FEW
+        while first < len(self._pairs):
+            yield from self._over(kernel, self._may_hide[first : first + count], first).tolist()
+            first, count = first + count, 2 * count
 
     def _swap_hidden(self, kernel: int) -> bool:
         # Lanes mostly fill up: what was impossible at this peak is not tried again.
-        numbers = self._over(kernel, self._may_hide)
-        for number in map(int, numbers[numbers >= self._tried.get(kernel, 0)]):
+        for number in self._may_hide_at(kernel, self._tried.get(kernel, 0)):
             swap = self._lanes.planned(self._pairs[number], kernel, kernel, may_wait=False)
             if swap is not None and self._accept_swap(number, swap):
                 self._tried[kernel] = number + 1

@@ -16,6 +16,8 @@ from g10sim.policies.planning.leaving import first_gone
 
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
+_UNSUITED = 16
+"""Tensors that suit no tier after which none is tried; with all, 110 cells took .1 % longer in the mean."""
 _SOON = 0.25
 """Share of the backlog for which memory has free room at least: with more of it more moves in decoding, with
 less small steps wait longer."""
@@ -266,7 +268,7 @@ class Steering:
         case.
         """
         kernel, account, shortage, machine = view.kernel, self._account, self._shortage, self._machine
-        queues: EvictionQueues | None = None
+        queues, unsuited = None, 0
         for tensor in account.present:
             if tensor in self._leaving.ways:
                 continue
@@ -289,7 +291,8 @@ class Steering:
             size = min(account.here[tensor], -(-worst // machine.page_bytes) * machine.page_bytes)
             tier = self._division.place(tensor, size, away, worst)
             if tier is None:
-                if self._division.is_choosy:
+                unsuited += 1
+                if self._division.is_choosy and unsuited <= _UNSUITED:
                     continue
                 return
             self._leaving.add(tensor, tier, size)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from heapq import merge
+from itertools import pairwise, repeat
 from typing import Literal
 
 import numpy as np
@@ -167,15 +168,18 @@ class _JobPlanner:
         self._quota = int(options.swap_share * count)
         self.peak = self.analysis.peak
 
-    def candidates(self) -> list[tuple[int, bool, bool]]:
-        """Return tensors at the peak, and for each whether it may be away across the border, and within."""
+    def candidates(self) -> Iterator[tuple[_JobPlanner, int, bool, bool]]:
+        """Yield this planner, a tensor at the peak, and whether it may be away across the border, and within.
+
+        The largest tensors come first.
+        """
         time = self.peak.time
         found = self.analysis.residents(time)
         may_fit = (self._failed[found] != time) & (self._quota > 0)
         within = self._may_swap[found] & may_fit
         across = self._may_stay_away[found] & (self._stays[found] != time)
         chosen = within | across
-        return list(zip(*(part[chosen].tolist() for part in (found, across, within)), strict=True))
+        return zip(repeat(self), *(part[chosen].tolist() for part in (found, across, within)))
 
     def try_swap(self, tensor: int, *, across: bool) -> bool:
         """Try to swap a tensor within the iteration, or a persistent one across its border."""
@@ -281,15 +285,13 @@ def _sum_of_peaks(planners: list[_JobPlanner]) -> int:
 
 def _swap_one(planners: list[_JobPlanner]) -> bool:
     """Swap the largest tensor that can be, and on the way whatever can stay away across iterations."""
-    candidates = sorted(
-        (-planner.schedule.accesses.sizes[tensor], number, tensor, across, within)
-        for number, planner in enumerate(planners)
-        for tensor, across, within in planner.candidates()
-    )
+    candidates = [planner.candidates() for planner in planners]
     swapped = False
-    for _, number, tensor, across, within in candidates:
-        if across and planners[number].try_swap(tensor, across=True):
+    for planner, tensor, across, within in merge(
+        *candidates, key=lambda one: -one[0].schedule.accesses.sizes[one[1]]
+    ):
+        if across and planner.try_swap(tensor, across=True):
             swapped = True
-        elif within and planners[number].try_swap(tensor, across=False):
+        elif within and planner.try_swap(tensor, across=False):
             return True
     return swapped
