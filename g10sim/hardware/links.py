@@ -134,7 +134,6 @@ class Topology:
         self._duplex = [edge for edge in edges if edge.both is not None]
         self.has_duplex = bool(self._duplex)
         """True if something limits both directions of a link together."""
-        self._both = {edge.both for edge in self._duplex}
         self._costly = [edge for edge in edges if edge.per_copy]
         for tier in system.all_tiers:
             self._place_tier(tier)
@@ -262,10 +261,6 @@ class Topology:
     def per_copy(self, gpu: int, place: Location) -> int:
         """Picoseconds that starting one copy between a GPU and a place takes, summed over the links."""
         return self._per_copy.get((gpu, place), 0)
-
-    def crosses_duplex(self, path: Iterable[Link]) -> bool:
-        """Return whether a path crosses something that limits both directions of a link together."""
-        return any(link in self._both for link in path)
 
     def full_directions(self, rounding: int) -> list[tuple[Link, int]]:
         """Directions of links whose both directions together are full, with the rates used of each."""

@@ -32,11 +32,10 @@ class Rates:
         """Turns that each GPU's copies have taken."""
         self._now = 0
         self._known: dict[Hashable, list[tuple[int, Link | None]]] = {}
-        self._links_decide = self.is_fair and not ssds
         self.are_separable = not ssds and not topology.has_duplex
         """True if flows that share no link have rates that do not depend on each other."""
-        self.are_plain = self.is_fair and self.are_separable
-        """True if besides nothing depends on when flows are seen first."""
+        self.are_plain = self.is_fair and not ssds
+        """True if rates follow from links, and nothing depends on when flows are seen first."""
 
     def order_of_message(self, now: int) -> int:
         """Return when the turn of a message comes that is sent now."""
@@ -49,14 +48,13 @@ class Rates:
             for ssd in self._ssds:
                 ssd.rest()
             return
-        is_alone = self._links_decide and len(flows) == 1 and not messages
-        if is_alone and (self.are_separable or not self.topology.crosses_duplex(flows[0].links)):
+        if self.are_plain and not messages:
+            if len(flows) > 1:
+                self._share_as_before(flows)
+                return
             for link in flows[0].links:
                 link.left = link.capacity
             take_all(flows[0])
-            return
-        if self.are_plain and not messages:
-            self._share_as_before(flows)
             return
         share = partial(self._share_links, flows, messages)
         for ssd in self._ssds:
