@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil
 from typing import Literal
@@ -40,7 +40,7 @@ AS_CSR = Effect(
 """Effect of parameters about tensors of which only what is not zero is copied."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Schedule(JobPolicy):
     """FlashNeuron's decisions before an iteration, and the moves that follow.
 
@@ -56,18 +56,23 @@ class _Schedule(JobPolicy):
     reserve_bytes: int
     compressed: Mapping[int, Compressed]
     plan: MigrationPlan | None = None
+    _away: deque[tuple[int, int, int]] = field(default_factory=deque, init=False)
+    """Those of ``returns`` that have yet to return in the backward pass."""
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Wait for all offloads before the backward pass."""
         if view.kernel == self.loss:
+            self._away = deque(self.returns)
             yield Await()
 
     def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Fetch what the next kernels need, as far as the largest hole goes."""
         if view.kernel < self.loss:
             return
-        room = view.largest_hole_bytes - self.reserve_bytes
-        for _, tensor, size in self.returns[bisect_left(self.returns, (view.kernel + 1, -1, 0)) :]:
+        room, away = view.largest_hole_bytes - self.reserve_bytes, self._away
+        while away and (away[0][0] <= view.kernel or not view.bytes_in(away[0][1], self.ssd)):
+            away.popleft()
+        for _, tensor, size in away:
             if not view.bytes_in(tensor, self.ssd):
                 continue
             if size >= room:
