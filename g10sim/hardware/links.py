@@ -330,6 +330,13 @@ def take_all(share: Share) -> None:
         link.left -= share.rate
 
 
+def take_links(share: Share) -> None:
+    """Give a flow whose links carry nothing else all of them, at most its limit."""
+    for link in share.links:
+        link.left = link.capacity
+    take_all(share)
+
+
 def _lowest_level(active: list[Share]) -> tuple[int, Link | None]:
     """Return the rate at which the first flow stops, and the link that stops it (None: its limit)."""
     level, bottleneck = -1, None

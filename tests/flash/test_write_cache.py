@@ -1,9 +1,11 @@
 """Drives whose cache is used up: fast until so many bytes were written, slow from then on."""
 
+from operator import attrgetter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import GPG10, PAGE, FollowPlan, iteration_times, machine, simulate, trace_of
+from machines import GPG10, OWN, PAGE, FollowPlan, iteration_times, machine, simulate, trace_of
 from memories import FLASH, GPU, NO_VICTIMS, memory_of
 
 from g10sim.config.document import parse_document
@@ -13,7 +15,9 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.uncertainty import scaled
 from g10sim.hardware.pools import Door, Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
+from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.sizing.resources import find
+from g10sim.trace.synthetic import chain
 
 # A page takes 4000 cycles to the cache, and 10,000 to the flash behind it.
 FAST, SLOW = 4000, 10_000
@@ -116,6 +120,18 @@ def test_without_room_the_drive_is_as_slow_as_behind_its_cache():
     assert cached(0).all_tiers[1].write_bandwidth == 100_000_000
     assert cached(1).all_tiers[1].write_bandwidth == 250_000_000
     assert cached(0, sustained="2 GB/s").all_tiers[1].write_bandwidth == 250_000_000
+
+
+@given(
+    host_pages=st.integers(0, 120), cache=st.integers(1, 120), write=st.sampled_from(["0.25 GB/s", "2 GB/s"])
+)
+def test_victims_that_go_to_the_drive_once_the_host_is_full_use_it_up(host_pages, cache, write):
+    """A timeline has every flow go on by itself; without one, what follows from links alone is jumped."""
+    trace = chain(6, activation_bytes=15 * PAGE, weight_bytes=7 * PAGE)
+    system = cached(cache, gpu_pages=100, host_pages=host_pages, write=write)
+    ways = (simulate(trace, system, BaseUvm(), OWN, record=what) for what in ((), ("timeline",)))
+    first, second = ([*map(attrgetter("end", "traffic"), run.iterations)] for run in ways)
+    assert first == second
 
 
 def test_a_cache_larger_than_all_that_is_written_changes_nothing():

@@ -14,7 +14,7 @@ from g10sim.hardware.flash.device import FlashDevice
 from g10sim.hardware.flash.ftl import new_layer
 from g10sim.hardware.links import Link
 from g10sim.hardware.pools import FlashSnapshot, Pool
-from g10sim.records import FlashRecord
+from g10sim.records import FlashRecord, Location
 
 OTHERS = "data of others"
 
@@ -163,7 +163,7 @@ class SsdPort:
     def __init__(self, pool: FlashPool, read: Link | None, write: Link | None) -> None:
         if read is None or write is None:
             raise InvariantError("a modelled SSD has no ports")
-        self._pool, self._device = pool, pool.device
+        self._pool, self._device, self._place = pool, pool.device, pool.tier.place
         self._read, self._write = read, write
         self._limits = (read.capacity, write.capacity)
         self._reads = self._writes = 0
@@ -192,6 +192,10 @@ class SsdPort:
         elif writes > device.write_limit(0):
             reads, writes = self._try(distribute, self._read.capacity, device.write_limit(0))
         self._reads, self._writes = reads, writes
+
+    def serves(self, source: Location, target: Location) -> bool:
+        """Return whether what flows between two places crosses one of its links."""
+        return self._place in (source, target)
 
     def begin(self) -> None:
         """Note that time starts: initial data is on the SSD already."""
@@ -232,11 +236,15 @@ class CachedPort:
     All that crosses the link counts, in bytes times hertz: what ``clock_hz`` cycles carry of a byte a second.
     """
 
-    def __init__(self, drive: SsdSpec, write: Link, clock_hz: int) -> None:
-        self._write, self._sustained = write, drive.sustained_rate
+    def __init__(self, place: Location, drive: SsdSpec, write: Link, clock_hz: int) -> None:
+        self._place, self._write, self._sustained = place, write, drive.sustained_rate
         self.left = drive.cached_bytes * clock_hz
         """Bytes times hertz that the drive writes at its own rate from now on."""
         self._rate = 0
+
+    def serves(self, source: Location, target: Location) -> bool:
+        """Return whether what flows between two places crosses the link while its rate may change."""
+        return self.left > 0 and self._place == target
 
     def begin(self) -> None:
         """Note that time starts: initial data was written long ago."""

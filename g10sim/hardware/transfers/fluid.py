@@ -47,13 +47,12 @@ class FluidTransfers(Transfers):
         self._door = door or Door()
         self._staging = staging
         self.topology = staging.topology if staging is not None else Topology(system)
-        self._page_work = system.gpu.page_size * system.gpu.clock
         if staging is not None and system.host.memory_bandwidth is not None:
             staging.share_memory(self._carry)
         self._pools = {pool.tier.place: pool for pool in pools}
         ports = self.topology.ports
         self._caches = [
-            CachedPort(tier.drive, port, system.gpu.clock)
+            CachedPort(tier.place, tier.drive, port, system.gpu.clock)
             for tier in system.all_tiers
             if isinstance(tier.drive, SsdSpec) and tier.drive.cached_bytes
             if (port := ports[tier.place][1]) is not None
@@ -67,6 +66,7 @@ class FluidTransfers(Transfers):
         self._messages: list[Message] = []
         self._clock = system.gpu.clock
         self._heads = Heads(system, self.topology, self._pools, staging)
+        self._page_work = self._heads.page_work
         self._rates = Rates(self.topology, system.pcie.service, system.gpu.count, self._ssds)
         self._is_shared = False
         """True while every flow has the rate that its links allow."""
@@ -74,8 +74,8 @@ class FluidTransfers(Transfers):
         self._shared_by_all = True
         self._counts_late = observer is None and staging is None and not self._ssds
         self._now = self._changes = self.events = 0
-        self._is_plain = observer is None and staging is None and self._rates.are_plain
-        """True if nothing but queues, memories and links decides what moves, and nobody is told."""
+        self._is_plain = observer is None and staging is None and self._ssds == self._caches
+        """True if nothing but queues, memories, links and caches decides what moves, and nobody is told."""
         self._left: int | None = None
         self._left_at = -1
         self._next = NextChange(self._pools, self._page_work, self._sites, is_staged=staging is not None)
@@ -258,8 +258,8 @@ class FluidTransfers(Transfers):
         self._share()
         if not site.flows and not is_watched:
             self._now = end
-        elif self._heads.is_alone(site):
-            found = go_on(site, self._heads, self._page_work, self._now, end, is_watched=is_watched)
+        elif self._heads.is_alone(site) and self._rates.follow_from_links(site.flows):
+            found = go_on(site, self._heads, self._rates, self._now, end, is_watched=is_watched)
             self._now, self._is_shared, self._changes = found.now, found.is_made, self._door.changes
             self.events += found.changes
             self._left, self._left_at = found.left, found.now if found.is_made else -1

@@ -10,10 +10,11 @@ from g10sim.hardware.counts import GPU, NONE
 from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
 from g10sim.hardware.host_memory.host_buffers import slower
 from g10sim.hardware.host_memory.pinned import PinnedCopies
-from g10sim.hardware.links import Link, Topology, bandwidth_of, take_all
+from g10sim.hardware.links import Link, Topology, bandwidth_of, take_links
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow, Lane, Site
+from g10sim.hardware.transfers.rates import Rates
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.records import Location
 
@@ -29,6 +30,8 @@ class Heads:
     ) -> None:
         self.topology, self._pools, self._staging = topology, pools, staging
         self._page_bytes, self._fault = system.gpu.page_size, system.page_fault
+        self.page_work = system.gpu.page_size * system.gpu.clock
+        """A page, in what a cycle carries of a byte a second."""
         self._latencies = {tier.place: tier.latency for tier in system.all_tiers}
         tiers = tuple(pools)
         # A full tier's pages go to slower tiers, then to faster ones.
@@ -237,7 +240,7 @@ class Reached(NamedTuple):
     is_made: bool
 
 
-def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_watched: bool) -> Reached:
+def go_on(site: Site, heads: Heads, rates: Rates, now: int, end: int, *, is_watched: bool) -> Reached:
     """Move what ``is_alone``, whose rate is that of its links, from change to change up to the cycle ``end``.
 
     Most changes of a kernel that waits for page faults are of this kind. They are the same as those that
@@ -246,7 +249,7 @@ def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_wa
     Ends at the first change after which something else may move. If it ``is_watched``, by the kernel that
     waits, then also where that may have what it waits for, or wait for another reason.
     """
-    memory, flow, changes = site.memory, site.flows[0], 0
+    memory, flow, changes, page_work = site.memory, site.flows[0], 0, heads.page_work
     lane, queue = flow.lane, flow.lane.queue
     is_fault, is_held_up = queue is memory.queues.fault[lane.source], flow.is_held_up
     while True:
@@ -279,8 +282,8 @@ def go_on(site: Site, heads: Heads, page_work: int, now: int, end: int, *, is_wa
         if not queue or (leaver is not None and leaver.tensor in memory.needed):
             return Reached(now, changes, None, is_made=False)
         rank, found = flow.rank, _next(site, lane, heads, is_fault=is_fault)
-        if found is None:
-            return Reached(now, changes, None, is_made=True)
+        if found is None or not rates.follow_from_links(site.flows):
+            return Reached(now, changes, None, is_made=found is None)
         flow, was_held_up, is_held_up = found, is_held_up, found.is_held_up
         has_come = not is_fault and not run.count and run.tensor in memory.needed
         if is_watched and (has_come or flow.rank != rank or is_held_up != was_held_up):
@@ -299,8 +302,6 @@ def _next(site: Site, lane: Lane, heads: Heads, *, is_fault: bool) -> Flow | Non
             found = heads.arrival(lane, DEMAND)
         site.flows = [] if found is None else [found]
     for flow in site.flows:
-        for link in flow.links:
-            link.left = link.capacity
-        take_all(flow)
+        take_links(flow)
     site.begin(site.until)
     return site.flows[0] if site.flows else None

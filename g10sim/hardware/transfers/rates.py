@@ -9,7 +9,7 @@ from typing import Final
 
 from g10sim.hardware.counts import GPU
 from g10sim.hardware.flash.pool import CachedPort, SsdPort
-from g10sim.hardware.links import Link, Message, Share, Topology, share_max_min, take_all
+from g10sim.hardware.links import Link, Message, Share, Topology, share_max_min, take_all, take_links
 from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow
 
 _KEPT: Final = 4096
@@ -34,27 +34,27 @@ class Rates:
         self._known: dict[Hashable, list[tuple[int, Link | None]]] = {}
         self.are_separable = not ssds and not topology.has_duplex
         """True if flows that share no link have rates that do not depend on each other."""
-        self.are_plain = self.is_fair and not ssds
-        """True if rates follow from links, and nothing depends on when flows are seen first."""
 
     def order_of_message(self, now: int) -> int:
         """Return when the turn of a message comes that is sent now."""
         return now * self._turns_per_cycle if self._service == "deadline" else next(self._orders)
 
+    def follow_from_links(self, flows: list[Flow]) -> bool:
+        """Return whether rates depend neither on what drives do nor on when flows were seen first."""
+        if not self.is_fair or not self._ssds:
+            return self.is_fair
+        return not any(ssd.serves(flow.source, flow.target) for flow in flows for ssd in self._ssds)
+
     def share(self, flows: list[Flow], messages: list[Message], now: int) -> None:
         """Give every flow and message its rate."""
         self._now = now
-        if not flows and not messages:
+        if not messages and (not flows or self.follow_from_links(flows)):
             for ssd in self._ssds:
                 ssd.rest()
-            return
-        if self.are_plain and not messages:
             if len(flows) > 1:
                 self._share_as_before(flows)
-                return
-            for link in flows[0].links:
-                link.left = link.capacity
-            take_all(flows[0])
+            elif flows:
+                take_links(flows[0])
             return
         share = partial(self._share_links, flows, messages)
         for ssd in self._ssds:
