@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from functools import cached_property
 from operator import attrgetter
 
@@ -56,18 +57,23 @@ class Recomputability:
             return f"{len(made)} kernels write; allowed: what one kernel makes"
         uses = trace.uses[tensor]
         use = uses[bisect_left(uses, kernel)]
-        return next(filter(None, (self._obstacle(tensor, one, use) for one in self.chain(tensor, use))), "")
+        chain = self.each_of_chain(tensor, use)
+        return next(filter(None, (self._obstacle(tensor, producer, use) for producer in chain)), "")
 
     def chain(self, tensor: int, use: int) -> tuple[Kernel, ...]:
         """Return the kernels that run again to make a tensor before kernel ``use``, its producer last."""
-        found, sources = dict[int, Kernel](), [tensor]
+        return tuple(sorted(self.each_of_chain(tensor, use), key=attrgetter("id")))
+
+    def each_of_chain(self, tensor: int, use: int) -> Iterator[Kernel]:
+        """Yield the kernels of a chain, its producer first, each after one that reads what it makes."""
+        found, sources = set[int](), [tensor]
         for source in sources:
             producer = self.producer(source, use)
             if producer is not None and producer.id not in found:
-                found[producer.id] = producer
+                found.add(producer.id)
+                yield producer
                 if self._chains:
                     sources += [other for other in producer.inputs if self.is_gone(other, use)]
-        return tuple(found[kernel] for kernel in sorted(found))
 
     def is_gone(self, tensor: int, kernel: int) -> bool:
         """Return whether no kernel needs a tensor's contents any more when ``kernel`` is about to start."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from math import inf
 
 import numpy as np
@@ -156,17 +157,20 @@ def _candidates(rules: Recomputability, demand: Demand, planned: PlannedMachine)
 
     Each is over the longest inactive period of a tensor within the iteration.
     """
-    tier, found = planned.tiers[0], []
-    elapsed = np.concatenate(([0], np.cumsum(demand.cycles))).tolist()
+    tier, found, cycles = planned.tiers[0], [], demand.cycles.tolist()
+    elapsed = [0, *accumulate(cycles)]
     periods = grouped((one.tensor, one) for one in inactive_periods(demand.trace) if not one.wraps)
     for own in periods.values():
         period = max(own, key=lambda one: one.end - one.start)
-        if rules.problem(period.tensor, period.start):
-            continue
-        size, producers = demand.sizes[period.tensor], rules.chain(period.tensor, period.end)
-        cost = sum(int(demand.cycles[producer.id]) for producer in producers)
-        if cost < size / tier.write_rate + size / tier.read_rate:
+        size, cost = demand.sizes[period.tensor], 0
+        copies = size / tier.write_rate + size / tier.read_rate
+        for producer in rules.each_of_chain(period.tensor, period.end):
+            cost += cycles[producer.id]
+            if cost >= copies:
+                break  # mostly after a few kernels, of perhaps as many as the iteration has
+        if cost < copies and not rules.problem(period.tensor, period.start):
             idle = max(1, elapsed[period.end] - elapsed[period.start])
+            producers = rules.chain(period.tensor, period.end)
             drop = Dropped(period.tensor, period.start, period.end, producers)
             found.append((cost / (size * idle), period.start - period.end, period.tensor, drop))
     return [drop for *_, drop in sorted(found, key=lambda entry: entry[:3])]
