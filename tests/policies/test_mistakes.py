@@ -16,7 +16,8 @@ def directory(tmp_path, monkeypatch):
     """A directory to run in, with a workload that needs more memory than there is."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.setitem(sys.modules, "mine", None)  # so that it is left out again in the end
+    del sys.modules["mine"]
     kernels = [(10_000, "w", "a"), (10_000, "a", "b"), (10_000, "b", "c"), (10_000, "w c", "")]
     save_trace(trace_of({"w*": 2, "a": 2, "b": 2, "c": 2}, kernels), tmp_path / "steps.g10t")
     config = {
