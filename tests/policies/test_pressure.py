@@ -244,7 +244,7 @@ def tiers_until_the_last(cycles, monkeypatch):
     (division, shortage), kernels, found = divided(cycles, monkeypatch, {}), 20, []
     while (tier := division.place(0, 1000, kernels, shortage.worst())) is not None:
         found.append(("host", "ssd")[tier])
-        shortage.add(len(found), kernels, -1000)
+        shortage.spare(kernels, 1000)
     return found
 
 
@@ -661,9 +661,10 @@ def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, c
         for ahead in range(horizon)
     ]
     before = list(each)
+    shortage.count_asked(counts=True)
     for tensor, (number, change) in enumerate(changes):
         ahead = max(1, until[number % len(until)])
-        shortage.add(tensor, kernel + ahead, change)
+        shortage.ask(tensor, kernel + ahead, change)
         each[:ahead] = [lack + change for lack in each[:ahead]]
     assert shortage.worst() == max(each)
     assert (shortage.of_next(), shortage.worst(2)) == (each[1], max(each[:2]))
@@ -675,7 +676,7 @@ def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, c
     steps = sorted(starts - {horizon})[2:]
     lacks = [max(each[start:stop]) for start, stop in pairwise([*steps, horizon])]
     assert [found.tolist() for found in shortage.later()] == [steps, lacks]
-    shortage.take_back()
+    shortage.count_asked(counts=False)
     assert shortage.worst() == max(before)
 
 
@@ -684,7 +685,9 @@ def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, c
     st.integers(2, 30),
     st.lists(
         st.tuples(
-            st.sampled_from(["go on", "add", "take back", "spare"]), st.integers(1, 30), st.integers(-4, 4)
+            st.sampled_from(["go on", "ask", "count", "take back", "spare"]),
+            st.integers(1, 30),
+            st.integers(-4, 4),
         ),
         max_size=30,
     ),
@@ -692,26 +695,22 @@ def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, c
 def test_peaks_that_are_known_follow_every_change(live, horizon, changes):
     horizon, kernel = min(horizon, len(live)), 0
     settings = Settings(backlog_cycles=0, births=3, horizon=horizon)
-    shortage, levels, added = (
-        Shortage(np.array(live), in_turn(()), settings),
-        live + live,
-        [0] * 2 * len(live),
-    )
+    shortage, levels = Shortage(np.array(live), in_turn(()), settings), live + live
+    asked, is_counted = [0] * len(levels), False
     for number, (change, ahead, size) in enumerate(changes):
         if change == "go on":
             kernel = min(kernel + 1, len(live) - 1)
             shortage.start_kernel(kernel)
-        elif change == "take back":
-            added = [0] * len(levels)
-            shortage.take_back()
-        elif change == "add":
-            shortage.add(number, kernel + ahead, size)
-            shortage.add(number, kernel + ahead, size)  # which it does already
-            added[kernel : kernel + ahead] = [one + size for one in added[kernel : kernel + ahead]]
+        elif change in ("count", "take back"):
+            is_counted = change == "count"
+            shortage.count_asked(counts=is_counted)
+        elif change == "ask":
+            shortage.ask(number, kernel + ahead, size)
+            asked[: kernel + ahead] = [one + size for one in asked[: kernel + ahead]]
         else:
             shortage.spare(kernel + ahead, size)
             levels[kernel : kernel + ahead] = [one - size for one in levels[kernel : kernel + ahead]]
-        lacks = [level + more for level, more in zip(levels, added, strict=True)][kernel:]
+        lacks = [level + is_counted * more for level, more in zip(levels, asked, strict=True)][kernel:]
         for many in (None, ahead):
             seen = lacks[: min(many or horizon, horizon)]
             assert shortage.worst(many) == max(seen)

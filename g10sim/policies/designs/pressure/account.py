@@ -108,8 +108,9 @@ class Shortage:
     """Bytes that the kernels from one on lack, as far as the horizon: ``lack`` less what is away.
 
     In a step, the same tensors are away. One begins where some tensor alive is used next, and at each of the
-    first kernels. ``added`` has the tensors that kernels lack besides. ``_highest`` is the kernel that lacks
-    most of all, of equals the first; -1: not known.
+    first kernels. ``asked`` has the tensors that were asked for before the kernels that make them, with these
+    kernels and bytes, which kernels before them lack, too, unless they were taken back. ``_highest`` is the
+    kernel that lacks most of all, of equals the first; -1: not known.
     """
 
     def __init__(self, lack: Integers, alive: Uses, settings: Settings) -> None:
@@ -117,14 +118,15 @@ class Shortage:
         self._levels, self._kernel, self._horizon = self._lack.copy(), 0, settings.horizon
         self._few = min(_FEW, self._horizon)
         self._level_of = self._levels.data
-        self.added: dict[int, tuple[int, int]] = {}
+        self.asked: dict[int, tuple[int, int]] = {}
+        self._counts_asked = False
         self._highest = -1
 
     def start_iteration(self, alive: Uses) -> None:
         """Forget what is away."""
         self._alive = alive
         self._levels[:] = self._lack
-        self.added.clear()
+        self.asked.clear()
         self._highest = -1
 
     def start_kernel(self, kernel: int) -> None:
@@ -151,22 +153,23 @@ class Shortage:
         elif size_bytes < 0 and kernel < until <= highest and self.worst(until - kernel) >= levels[highest]:
             self._highest = self._peak_until(until)
 
-    def add(self, tensor: int, until: int, size_bytes: int) -> None:
-        """Let the kernels before one lack the bytes of a tensor, too, if they do not yet."""
-        if self.added.get(tensor) != (until, size_bytes):
-            self.added[tensor] = until, size_bytes
+    def ask(self, tensor: int, until: int, size_bytes: int) -> None:
+        """Note a tensor that is asked for before a kernel makes it."""
+        self.asked[tensor] = until, size_bytes
+        if self._counts_asked:
             self.spare(until, -size_bytes)
 
     def forget(self, tensors: Iterable[int]) -> None:
-        """Forget tensors that were added until now."""
+        """Forget tensors that were asked for and are made now."""
         for tensor in tensors:
-            self.added.pop(tensor, None)
+            self.asked.pop(tensor, None)
 
-    def take_back(self) -> None:
-        """Let no kernel lack what was added."""
-        for until, size in self.added.values():
-            self.spare(until, size)
-        self.added.clear()
+    def count_asked(self, *, counts: bool) -> None:
+        """Let kernels lack what was asked for from now on, or take that back."""
+        if counts != self._counts_asked:
+            self._counts_asked = counts
+            for until, size in self.asked.values():
+                self.spare(until, -size if counts else size)
 
     def _peak_until(self, stop: int) -> int:
         """Return the kernel that lacks most from this one to before another, of equals the first."""

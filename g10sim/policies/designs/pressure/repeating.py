@@ -83,10 +83,11 @@ class Repeating(JobPolicy):
     def _begin_iteration(self, view: PolicyView) -> None:
         """Decide again, or repeat the last iteration that was decided."""
         is_slower, cycles = self._is_slower(view), view.now_cycles - self._began_at
-        self._began_at, places = view.now_cycles, self._bytes_by_place(view)
+        self._began_at = view.now_cycles
+        if self._steering is None and not is_slower:
+            return
+        places = self._bytes_by_place(view) if self._decided >= _DECIDED - 1 else self._places
         if self._steering is None:
-            if not is_slower:
-                return
             self._vain += 1
             self._steering = self._new_steering()
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import compress, count, filterfalse
+from itertools import compress, count
 from math import inf
 
 from g10sim.policies.designs.pressure.account import Settings, TensorAccount
@@ -34,11 +34,12 @@ class Steering:
         self._forecast, self._machine, self._settings = forecast, machine, settings
         self._sizes: list[int] = forecast.sizes.tolist()
         self._cycles: list[int] = forecast.cycles.tolist()
+        self._fetch = [*map(Fetch, range(len(self._sizes)))]
+        self._free = [*map(Free, range(len(self._sizes)))]
         self._account = TensorAccount(forecast, len(machine.tiers), settings)
         self._shortage = self._account.shortage
         self._leaving = Departures()
         self._coming = Arrivals()
-        self._asked: set[int] = set()
         self._seen: set[int] = set()
         self._named: list[list[int]] = []
         self._spare = 0
@@ -47,16 +48,17 @@ class Steering:
     def state(self, view: PolicyView) -> tuple[object, ...]:
         """Return the account of what is where and on its way, and what was asked for and named."""
         named = tuple(map(tuple, self._named))
-        known = *self._account.state(), tuple(sorted(self._asked)), named, self._spare
+        known = *self._account.state(), tuple(sorted(self._shortage.asked)), named, self._spare
         return *known, self._leaving.state(), self._coming.state()
 
     def moves(self, view: PolicyView) -> Sequence[Move]:
         """Return the moves of a kernel that is about to start."""
-        dead = self._forecast.dead[view.kernel or self._forecast.kernels]
+        kernel, forecast = view.kernel, self._forecast
+        dead = forecast.dead[kernel or forecast.kernels]
         late = self._hold(view, self._look(view, self._enter(view, dead)))
-        drops = map(Drop, self._forecast.dropped[view.kernel])
-        moves = [*map(Free, dead), *drops, *self._allocations(view)]
-        cycles = self._cycles[view.kernel] + self._coming.cycles(view, late, self._machine)
+        drops = map(Drop, forecast.dropped[kernel])
+        moves = [*map(self._free.__getitem__, dead), *drops, *self._allocations(view)]
+        cycles = self._cycles[kernel] + self._coming.cycles(view, late, self._machine)
         if self._shortage.worst() > 0:
             moves += self._evictions(view, cycles)
         moves += self._fetches(view, cycles, dead)
@@ -81,7 +83,7 @@ class Steering:
         lack = min(leaving - self._spare, self._missing(view, following) - free - freed)
         if lack <= 0:
             return
-        self._shortage.take_back()
+        self._shortage.count_asked(counts=False)
         yield from self._evictions(view, lack / self._machine.out_rate, wanted=inf)
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + leaving
@@ -98,7 +100,8 @@ class Steering:
         What lies where a tensor will be that nobody has asked for counts as free memory.
         """
         sizes, born = self._sizes, self._forecast.born[following]
-        missing = sum(self._absent(view, i) if i in self._asked else sizes[i] for i in born)
+        asked = self._shortage.asked
+        missing = sum(self._absent(view, i) if i in asked else sizes[i] for i in born)
         used = set(self._forecast.needed[following]).difference(born)
         return missing + sum(self._absent(view, tensor) for tensor in used)
 
@@ -208,40 +211,37 @@ class Steering:
 
         While tensors leave, room is what is free at once: what waits for theirs keeps others waiting.
         """
-        kernel, forecast = view.kernel, self._forecast
-        later = kernel + 1
+        kernel, forecast, asked = view.kernel, self._forecast, self._shortage.asked
+        later, born = kernel + 1, forecast.born[kernel]
         # Other tensors may have had their addresses until now.
-        yield from map(Fetch, forecast.born[kernel])
-        soon: dict[int, int] = {}
+        yield from map(self._fetch.__getitem__, born)
+        self._shortage.forget(born)
+        new: dict[int, int] = {}
         for birth, born in enumerate(forecast.born[later : later + self._settings.births], later):
             for tensor in born:
-                if not self._account.alive[tensor]:  # those alive now are dropped and made again before then
-                    soon.setdefault(tensor, birth)
-        if soon:
-            yield from self._ahead(view, soon)
-        self._asked.difference_update(forecast.born[kernel])
-        self._shortage.forget(forecast.born[kernel])
+                # Those alive now are dropped and made again before then.
+                if tensor not in asked and not self._account.alive[tensor]:
+                    new.setdefault(tensor, birth)
+        if new or asked:
+            yield from self._ahead(view, new)
         yield from map(Fetch, forecast.scratch[kernel])
 
-    def _ahead(self, view: PolicyView, soon: Mapping[int, int]) -> Iterator[Move]:
+    def _ahead(self, view: PolicyView, new: Mapping[int, int]) -> Iterator[Move]:
         """Map new tensors before the kernels that make them, each as far as there is room until then.
 
         What has to return until then takes its room first: copies need more time than mapping.
         """
         kernel, leaving, sizes = view.kernel, self._leaving.total_bytes, self._sizes
-        shortage, is_easy, asked = self._shortage, False, [*filter(self._asked.__contains__, soon)]
+        shortage, is_easy, asked = self._shortage, False, self._shortage.asked
         if not leaving and not self._account.absent:
-            shortage.take_back()
-            is_easy = shortage.worst() + sum(map(sizes.__getitem__, soon)) <= 0
-        for tensor in filterfalse(shortage.added.__contains__, asked) if not is_easy else ():
-            shortage.add(tensor, soon[tensor], sizes[tensor])
-        if len(asked) == len(soon):
+            shortage.count_asked(counts=False)
+            is_easy = shortage.worst() + sum(map(sizes.__getitem__, (*asked, *new))) <= 0
+        shortage.count_asked(counts=not is_easy)
+        if not new:
             return
-        new = [*filterfalse(self._asked.__contains__, soon)]
         # What was discarded is room, too. What others take is looked for only where there is any.
         room, is_known = view.largest_hole_bytes if leaving else view.free_bytes, False
-        for tensor in new:
-            birth = soon[tensor]
+        for tensor, birth in new.items():
             if not is_easy:
                 lack = shortage.worst(birth - kernel) + leaving + sizes[tensor]
                 if lack > 0 or lack + sum(self._account.returning(kernel, birth)) > 0:
@@ -252,10 +252,8 @@ class Steering:
                 room, is_known = room - sum(map(view.in_transfer_bytes, asked)), True
             if absent <= room:
                 room -= absent
-                self._asked.add(tensor)
-                if not is_easy:
-                    shortage.add(tensor, birth, sizes[tensor])
-                yield Fetch(tensor)
+                shortage.ask(tensor, birth, sizes[tensor])
+                yield self._fetch[tensor]
 
     def _absent(self, view: PolicyView, tensor: int) -> int:
         """Return the bytes of a tensor that are not on the GPU."""
@@ -353,4 +351,4 @@ class Steering:
         self._spare = -(self._shortage.of_next() + added)
         for tensor in fetched:
             account.put(tensor, account.here[tensor], 0)
-        return map(Fetch, fetched)
+        return map(self._fetch.__getitem__, fetched)
