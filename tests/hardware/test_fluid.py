@@ -463,12 +463,13 @@ def test_pages_are_conserved_and_no_memory_overflows(places, requests, host_page
         assert bench.host.used == in_host
 
 
-def ended(transfers, memory, stops):
+def ended(transfers, memory, stops, now=0):
     """Let all transfers end, looking at some cycles; return what was where when, and events."""
     transfers.changed()
-    now, seen = 0, []
+    seen = []
     for stop in stops:
-        transfers.advance(stop)
+        now = max(now, stop)
+        transfers.advance(now)
         seen.append([places.copy() for places in memory.pages])
     while memory.queues.busy and (change := transfers.next_change()) is not None:
         now = change
@@ -479,8 +480,11 @@ def ended(transfers, memory, stops):
     return (now, memory.pages, rooms, memory.traffic, transfers.busy_cycles(0), order, seen), transfers.events
 
 
-def exchanged(system, pages, target, source, room, stops, beside=FLASH):
-    """Evict tensors 0 and 2 while 1 and 3 come into what room there is; return what is where when."""
+def exchanged(system, pages, target, source, room, stops, beside=FLASH, pauses=(0, 0, 0)):
+    """Evict tensors 0 and 2 while 1 and 3 come into what room there is; return what is where when.
+
+    There are pauses between what is asked for.
+    """
     door, page = Door(), system.gpu.page_size
     pools = [Pool(tier, page) for tier in system.all_tiers]
     memory = memory_of(pages, pages[0] + pages[2] + room, pools, page, door)
@@ -490,11 +494,18 @@ def exchanged(system, pages, target, source, room, stops, beside=FLASH):
             memory.place(tensor, place)
     transfers.attach(0, 0, memory, OldestFirst())
     memory.recency.merge_pages = 12  # as many as fit in a 64th of a memory of some size
-    memory.request_eviction(0, target)
-    memory.request_eviction(2, FLASH)
-    memory.request_prefetch(1)
-    memory.request_prefetch(3)
-    return ended(transfers, memory, stops)
+    now = 0
+    for pause, ask, *what in (
+        (0, memory.request_eviction, 0, target),
+        (pauses[0], memory.request_eviction, 2, FLASH),
+        (pauses[1], memory.request_prefetch, 1),
+        (pauses[2], memory.request_prefetch, 3),
+    ):
+        now += pause
+        transfers.advance(now)
+        ask(*what)
+        transfers.changed()
+    return ended(transfers, memory, stops, now)
 
 
 def exchanged_page_by_page(*case):
@@ -516,6 +527,26 @@ def test_pages_that_leave_as_fast_as_others_come_are_jumped_together():
 
 
 @pytest.mark.interpreted
+@pytest.mark.parametrize(
+    ("leaving", "coming", "room", "pauses"),
+    [
+        # Two copies each way share the link, 2000 cycles a page.
+        ((400, 400), (300, 300), 0, (500, 500, 500)),
+        # One leaves, 1000 cycles a page, and two come, or the other way round.
+        ((700, 0), (300, 300), 0, (0, 800, 500)),
+        ((300, 300), (500, 0), 1, (700, 0, 0)),
+    ],
+)
+def test_several_copies_each_way_are_jumped_whatever_parts_of_pages_have_moved(leaving, coming, room, pauses):
+    pages = leaving[0], coming[0], leaving[1], coming[1]
+    case = machine(2000, read="1 GB/s", write="1 GB/s"), pages, HOST, HOST, room, (), FLASH, pauses
+    (jumped, events), (one_by_one, many) = exchanged(*case), exchanged_page_by_page(*case)
+    assert jumped[:5] == one_by_one[:5]
+    assert jumped[0] == sum(leaving) * 1000
+    assert events <= 30 < 250 <= many
+
+
+@pytest.mark.interpreted
 def test_pages_that_come_from_a_full_tier_make_room_for_others_without_a_stop():
     """300 pages leave for the one free page of host memory while 300 of 400 come from there; then 100."""
     case = machine(2000, 401), (300, 400, 0, 0), HOST, HOST, 500, ()
@@ -526,6 +557,18 @@ def test_pages_that_come_from_a_full_tier_make_room_for_others_without_a_stop():
     assert events < 6 < 300 <= many
 
 
+# Time stops while a page that leaves has filled host memory, just as one that comes makes room there.
+@example(
+    pages=(3, 3, 0, 0),
+    target=HOST,
+    source=HOST,
+    beside=HOST,
+    rates=("0.5 GB/s", "1.3 GB/s", "1.3 GB/s", "0.5 GB/s"),
+    spare=1,
+    room=1,
+    stops=[771],
+    pauses=(0, 1, 0),
+)
 @pytest.mark.interpreted
 @given(
     pages=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(0, 40), st.integers(0, 40)),
@@ -536,14 +579,17 @@ def test_pages_that_come_from_a_full_tier_make_room_for_others_without_a_stop():
     spare=st.sampled_from([1, 2, 5, 20, 1000]),
     room=st.sampled_from([0, 1, 2, 4, 20, 50]),
     stops=st.lists(st.integers(1, 60_000), max_size=3).map(sorted),
+    pauses=st.one_of(st.just((0, 0, 0)), st.tuples(*[st.integers(0, 3000)] * 3)),
 )
-def test_jumped_exchanges_are_those_page_by_page(pages, target, source, beside, rates, spare, room, stops):
+def test_jumped_exchanges_are_those_page_by_page(
+    pages, target, source, beside, rates, spare, room, stops, pauses
+):
     read, write, pcie, mapping = rates
     # What comes at once takes turns in the eviction order as often as it is looked at: nothing is pushed out.
     assume(not pages[3] or pages[1] + pages[3] <= room + pages[0] + pages[2])
     host = spare + (pages[1] if source == HOST else 0) + (pages[3] if beside == HOST else 0)
     system = machine(200, host, read=read, write=write, pcie=pcie, mapping=mapping)
-    case = system, pages, target, source, room, stops, beside
+    case = system, pages, target, source, room, stops, beside, pauses
     (jumped, fewer), (one_by_one, many) = exchanged(*case), exchanged_page_by_page(*case)
     if pages[3]:
         jumped, one_by_one = (outcome[:5] + outcome[6:] for outcome in (jumped, one_by_one))

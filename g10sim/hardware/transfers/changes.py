@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
 from itertools import chain
-from typing import TypeAlias
+from math import lcm
+from operator import itemgetter
+from typing import Final, TypeAlias
 
 from g10sim.hardware.counts import GPU
 from g10sim.hardware.flash.pool import FlashPool
@@ -20,6 +22,9 @@ from g10sim.records import Location
 _Room: TypeAlias = Run | Pages
 _Rooms: TypeAlias = dict[_Room, list[Flow]]
 """Flows by what they use up: a victim, empty pages of a GPU, or those of a tier."""
+_MOST: Final = 8
+"""Times that a flow may be as fast as another for both to be looked at in step."""
+_PARTS: Final = lcm(*range(1, _MOST + 1))
 
 
 class NextChange:
@@ -193,10 +198,12 @@ class NextChange:
         site = users[0].lane.site
         if len(site.neighbours) > 1:
             return False
-        for flow in users:
-            if flow.source and not self._pools[flow.source].free:
-                return False
         own = [flow for flow in leaving if flow.lane.site is site]
+        ways = ((flow.target, wish) for lane, wish in site.evictions for flow in own if flow.lane is lane)
+        diverted = {wish for target, wish in ways if target is not wish}
+        for flow in users:
+            if flow.source and (flow.source in diverted or not self._pools[flow.source].free):
+                return False
         if not self._always_leave_room(own, users, site.memory.frames.free):
             return False
         return len(users) > 1 or self._merging(users) > 1
@@ -219,16 +226,32 @@ class NextChange:
         """
         if sum([one.rate for one in emptying]) < sum([one.rate for one in filling]):
             return False
-        work, alone = self._page_work, list(filling)
-        least = free * work + sum([one.progress for one in emptying]) - sum([one.progress for one in filling])
-        for one in emptying:
-            twin = next((other for other in alone if other.rate == one.rate), None)
-            if twin is None:
-                least -= work - 1
-            else:
-                alone.remove(twin)
-                least -= (one.progress - twin.progress) % work
-        return least > 0
+        work = self._page_work
+        moved = sum([one.progress for one in emptying]) - sum([one.progress for one in filling])
+        if free * work + moved > len(emptying) * (work - 1):
+            return True
+        pace, work = min([one.rate for one in [*emptying, *filling] if one.rate], default=1), work * _PARTS
+        out, into = self._in_step(emptying, pace), self._in_step(filling, pace)
+        least = free * work + sum([progress for _, progress in out]) - sum([progress for _, progress in into])
+        for rate, progress in sorted(into, key=itemgetter(1), reverse=True):
+            ahead = {(twin[1] - progress) % work: twin for twin in out if twin[0] == rate}
+            if ahead:
+                least -= min(ahead)
+                out.remove(ahead[min(ahead)])
+        return least > len(out) * (work - 1)
+
+    def _in_step(self, flows: list[Flow], pace: int) -> list[tuple[int, int]]:
+        """Return rates and progress, in ``_PARTS``; a flow n times as fast as a pace stands for n with that.
+
+        What it moves is what these do: the floor of n x is the sum of the floors of x + k / n for k from 0 to
+        n - 1 (Hermite's identity).
+        """
+        found = []
+        for flow in flows:
+            many = flow.rate // pace if flow.rate % pace == 0 and flow.rate <= _MOST * pace else 1
+            parts = [(flow.progress + part * self._page_work) * _PARTS // many for part in range(many)]
+            found += [(flow.rate // many, part) for part in parts]
+        return found
 
     def cycles_for(self, flow: Flow, pages: int) -> int:
         """Return the cycles until a flow has moved that many pages, at least one."""
