@@ -234,18 +234,14 @@ def _tiers(
 ) -> list[PlannedTier]:
     """Return where each tensor lies when it is away: the first tier with room for all that may be there."""
     found, tiers = [machine.tiers[-1]] * len(sizes), machine.tiers[:-1]
-    away, lasting, most = np.zeros((len(tiers), tasks), dtype=np.int64), [0] * len(tiers), [0] * len(tiers)
+    used = np.zeros((len(tiers), tasks), dtype=np.int64)
     for tensor, group in groupby(gaps, attrgetter("tensor")):
-        own = list(group)
-        lasts, there = own[-1].end >= tasks, away[:, own[0].start : own[-1].end]
-        for number, tier in enumerate(tiers):
-            peak = sizes[tensor] + (most[number] if lasts else int(there[number].max()))
-            if peak + lasting[number] <= tier.capacity_bytes:
+        own, size = list(group), sizes[tensor]
+        lasts = own[-1].end >= tasks
+        away = used if lasts else used[:, own[0].start : own[-1].end]
+        for tier, there in zip(tiers, away, strict=True):
+            if size + int(there.max()) <= tier.capacity_bytes:
                 found[tensor] = tier
-                if lasts:
-                    lasting[number] += sizes[tensor]
-                else:
-                    there[number] += sizes[tensor]
-                    most[number] = max(most[number], peak)
+                there += size
                 break
     return found

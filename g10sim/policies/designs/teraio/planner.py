@@ -8,7 +8,6 @@ cost is the time of both copies. The SSD comes first, host memory only where the
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -24,6 +23,7 @@ from g10sim.policies.planning.channel import NEVER, Channel, Gaps, Interval, gro
 from g10sim.policies.planning.choice import Ranking
 from g10sim.policies.planning.limit import TimeLimit
 from g10sim.policies.planning.occupancy import Occupancy
+from g10sim.policies.planning.swapping.peak import add_between
 from g10sim.policies.planning.timeline import Absence, Timeline, absences, spans_of
 from g10sim.trace.model import Trace
 
@@ -87,17 +87,8 @@ class CriticalPressure:
     def lower(self, absence: Interval, size_bytes: int) -> None:
         """Let some bytes be absent."""
         for start, end in absence.within(self._period):
-            first, last = self._step_at(start), self._step_at(end)
-            np.frombuffer(self._beyond, dtype=np.int64)[first:last] -= size_bytes
+            add_between(self._times, self._beyond, start, end, -size_bytes)
         self._renew()
-
-    def _step_at(self, time: int) -> int:
-        """Return the number of the step that starts at a time, made if there is none."""
-        step = bisect_left(self._times, time)
-        if self._times[step] != time:
-            self._times.insert(step, time)
-            self._beyond.insert(step, self._beyond[step - 1])
-        return step
 
     def _renew(self) -> None:
         times, beyond = (np.frombuffer(values, dtype=np.int64) for values in (self._times, self._beyond))
