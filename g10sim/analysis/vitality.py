@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import compress, count, pairwise
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from g10sim.analysis.timeline import Integers
@@ -71,16 +71,6 @@ def each_inactive_period(trace: Trace) -> Iterator[InactivePeriod]:
         for use, following in pairwise(uses[: bisect_left(uses, death)]):
             if following > use + 1:
                 yield InactivePeriod(tensor, use + 1, following)
-        if lasts:
-            yield from _wrapped(tensor, uses, len(trace.kernels))
-
-
-def each_wrapped_period(trace: Trace) -> Iterator[InactivePeriod]:
-    """Yield the inactive periods that cross the border of the iteration, by tensor."""
-    for tensor in compress(count(), trace.lasting):
-        yield from _wrapped(tensor, trace.uses[tensor], len(trace.kernels))
-
-
-def _wrapped(tensor: int, uses: Sequence[int], num_kernels: int) -> Iterator[InactivePeriod]:
-    if uses and (uses[0] > 0 or uses[-1] < num_kernels - 1):
-        yield InactivePeriod(tensor, (uses[-1] + 1) % num_kernels, uses[0], wraps=True)
+        num_kernels = len(trace.kernels)
+        if lasts and uses and (uses[0] > 0 or uses[-1] < num_kernels - 1):
+            yield InactivePeriod(tensor, (uses[-1] + 1) % num_kernels, uses[0], wraps=True)

@@ -7,10 +7,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, compress, count, pairwise
+from itertools import accumulate, chain, compress, count
 from math import inf
 from operator import attrgetter
 from typing import TypeAlias
+
+import numpy as np
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
@@ -70,27 +72,24 @@ def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec
     born = _born(trace, kept, dying)
     tenants = array("q", chain(kept, chain.from_iterable(born)))
     pool = CachingPool(_UNLIMITED_PAGES, page_bytes, spec)
-    placed = zip(_steady_blocks(pool, kept, born, dying, pages), tenants, strict=True)
-    spans = [(start, start + pages[tensor]) for (start, _), tensor in placed]
-    known = dict.fromkeys(spans)
-    cuts = sorted(set(chain.from_iterable(known)))
-    index = {cut: number for number, cut in enumerate(cuts)}
-    is_used = bytearray(len(cuts))
-    for start, end in known:
-        is_used[index[start] : index[end]] = bytes([True]) * (index[end] - index[start])
-    blocks = [Block(start, end - start) for start, end in compress(pairwise(cuts), is_used)]
-    number_at = dict(zip(cuts, accumulate(is_used, initial=0), strict=False))
-    found = {span: tuple(range(number_at[span[0]], number_at[span[1]])) for span in known}
-    ranges = [found[span] for span in spans]
+    starts = [start for start, _ in _steady_blocks(pool, kept, born, dying, pages)]
+    stays = np.array([starts, [start + pages[tensor] for start, tensor in zip(starts, tenants, strict=True)]])
+    cuts, place = np.unique(stays, return_inverse=True)
+    first, end = place.reshape(stays.shape)
+    covering = np.bincount(first, minlength=len(cuts)) - np.bincount(end, minlength=len(cuts))
+    is_used = covering.cumsum() > 0
+    number_at = is_used.cumsum() - is_used
+    blocks = [*map(Block, cuts[is_used].tolist(), np.diff(cuts)[is_used[:-1]].tolist())]
+    stretches = zip(number_at[first].tolist(), number_at[end].tolist(), strict=True)
+    ranges = [tuple(range(*stretch)) for stretch in stretches]
     first_born = array("q", accumulate(map(len, born), initial=len(kept)))
-    sides = _sides(trace, tenants, ranges, first_born)
-    touched = {one: tuple(dict.fromkeys(chain(*one))) for one in sides}
+    sides, touched = _sides(trace, tenants, ranges, first_born)
     return AddressMap(
         ranges=ranges,
         tenants=tenants,
         born=first_born,
         sides=sides,
-        touched=[touched[one] for one in sides],
+        touched=touched,
         dying=dying,
         trace=_mapped(trace, blocks, page_bytes, sides),
         chunks=_shared_chunks(blocks, pool.chunks, max(1, chunk_bytes // page_bytes)),
@@ -110,13 +109,13 @@ def _born(trace: Trace, kept: Iterable[int], dying: Sequence[Sequence[int]]) -> 
 
 def _sides(
     trace: Trace, tenants: Sequence[int], ranges: Sequence[tuple[int, ...]], born: Sequence[int]
-) -> list[Sides]:
-    """Return the ranges that every kernel reads, and those that it writes."""
+) -> tuple[list[Sides], list[tuple[int, ...]]]:
+    """Return the ranges that every kernel reads and those that it writes, and both, each once."""
     now: list[tuple[int, ...]] = [()] * len(trace.tensors)
     for number in reversed(range(len(tenants))):  # before a tensor's first stay, it is where that will be
         now[tenants[number]] = ranges[number]
-    known: dict[Sides, Sides] = {}
-    found: list[Sides] = []
+    known: dict[Sides, tuple[Sides, tuple[int, ...]]] = {}
+    found: list[tuple[Sides, tuple[int, ...]]] = []
 
     def at(tensors: tuple[int, ...]) -> tuple[int, ...]:
         return tuple([place for tensor in tensors for place in now[tensor]])
@@ -126,8 +125,10 @@ def _sides(
         for number in reversed(range(born[kernel], born[kernel + 1])):
             now[tenants[number]] = ranges[number]
         sides = at(read), at(written)
-        found.append(known.setdefault(sides, sides))
-    return found
+        if (both := known.get(sides)) is None:
+            both = known[sides] = sides, tuple(dict.fromkeys(chain(*sides)))
+        found.append(both)
+    return [sides for sides, _ in found], [touched for _, touched in found]
 
 
 def _mapped(trace: Trace, blocks: Sequence[Block], page_bytes: int, sides: Sequence[Sides]) -> Trace:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import compress, count
 
 import numpy as np
 
@@ -182,11 +183,12 @@ def _unused(demand: Demand) -> tuple[Integers, Integers]:
 
     The iteration uses them only later, or they are frozen; it uses them only earlier.
     """
-    later, earlier = (np.zeros(len(demand.cycles) + 1, dtype=np.int64) for _ in range(2))
-    later[0] = demand.frozen_bytes
-    for period in demand.wrapping:
-        earlier[period.last + 1] += period.size_bytes
-        if not period.frozen:
-            later[0] += period.size_bytes
-            later[period.following] -= period.size_bytes
-    return np.cumsum(later[:-1]), np.cumsum(earlier[:-1])
+    trace, kernels = demand.trace, len(demand.cycles)
+    later, earlier = np.zeros(kernels, dtype=np.int64), np.zeros(kernels + 1, dtype=np.int64)
+    later[0] = demand.lasting_bytes
+    for tensor in compress(count(), trace.lasting):
+        if uses := trace.uses[tensor]:
+            earlier[uses[-1] + 1] += demand.sizes[tensor]
+            if tensor not in trace.frozen:
+                later[uses[0]] -= demand.sizes[tensor]
+    return np.cumsum(later), np.cumsum(earlier[:-1])

@@ -6,7 +6,7 @@ Bounds look at memory at checkpoints: the start and the end of some kernels.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,7 +17,7 @@ import numpy as np
 from g10sim.analysis.footprint import unmoved_bytes, working_set_bytes
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers, kernel_durations, prefix_sums
-from g10sim.analysis.vitality import InactivePeriod, each_inactive_period, each_wrapped_period
+from g10sim.analysis.vitality import InactivePeriod, each_inactive_period
 from g10sim.grouping import grouped
 from g10sim.trace.model import Trace
 
@@ -61,17 +61,12 @@ class Demand:
     @cached_property
     def periods(self) -> tuple[Period, ...]:
         """Every period in which a tensor may be away, by tensor and then by start."""
-        return tuple(self._periods(each_inactive_period(self.trace)))
+        return tuple(self._periods())
 
-    @cached_property
-    def wrapping(self) -> tuple[Period, ...]:
-        """The periods that cross the border of the iteration, a few of what may be millions."""
-        return tuple(self._periods(each_wrapped_period(self.trace)))
-
-    def _periods(self, inactive: Iterable[InactivePeriod]) -> Iterator[Period]:
+    def _periods(self) -> Iterator[Period]:
         trace, sizes = self.trace, self.sizes
         reruns = _Reruns(trace, self.cycles, sizes) if self.recomputes else None
-        for found in inactive:
+        for found in each_inactive_period(trace):
             last = trace.uses[found.tensor][-1] if found.wraps else found.start - 1
             rerun = None if reruns is None else reruns.of(found)
             frozen = found.tensor in trace.frozen
