@@ -80,8 +80,9 @@ def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec
     is_used = covering.cumsum() > 0
     number_at = is_used.cumsum() - is_used
     blocks = [*map(Block, cuts[is_used].tolist(), np.diff(cuts)[is_used[:-1]].tolist())]
-    stretches = zip(number_at[first].tolist(), number_at[end].tolist(), strict=True)
-    ranges = [tuple(range(*stretch)) for stretch in stretches]
+    stretches = [*zip(number_at[first].tolist(), number_at[end].tolist(), strict=True)]
+    known = {stretch: tuple(range(*stretch)) for stretch in set(stretches)}
+    ranges = [known[stretch] for stretch in stretches]
     first_born = array("q", accumulate(map(len, born), initial=len(kept)))
     sides, touched = _sides(trace, tenants, ranges, first_born)
     return AddressMap(
