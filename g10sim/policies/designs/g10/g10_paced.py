@@ -66,10 +66,11 @@ class G10Paced(PlannerOptions, PolicyPerJob):
     SSD is needed and kernels wait, between this, half and a quarter of it."""
     recovery_look_ahead: Count = parameter(default=128)
     """Kernels ahead of which tensors are fetched back that left the GPU against the plan; 0: page faults do
-    it. With method fastest trial iterations decide between the two; where kernels wait it is the latter."""
+    it. With method fastest trial iterations decide between the two; of kernels that wait they try the
+    latter."""
     trial_kernels: Count = parameter(default=10_000, effect=_TRIED)
     """Most kernels in an iteration of all jobs for which trial iterations decide: they take as long as the
-    run. With more of them kernels wait."""
+    run. With more of them kernels wait, and what left against the plan is fetched back."""
 
     def _set_up(self) -> None:
         self._drafts: dict[tuple[object, ...], tuple[Trace, Draft]] = {}
@@ -80,12 +81,11 @@ class G10Paced(PlannerOptions, PolicyPerJob):
 
     def settle(self, obstacle: Trials) -> Policy:
         """Choose the fastest plan by trial iterations, unless they take too long."""
-        if self.method == "waiting":
-            return self._variant(self.method, self.recovery_look_ahead)
-        if self.method != "fastest":
+        if self.method not in ("fastest", "waiting"):
             return self
-        if sum(len(job.trace.kernels) for job in obstacle.workload.jobs) > self.trial_kernels:
-            return self._variant("waiting", 0)
+        kernels = sum(len(job.trace.kernels) for job in obstacle.workload.jobs)
+        if self.method == "waiting" or kernels > self.trial_kernels:
+            return self._variant("waiting", self.recovery_look_ahead)
         speeds, time = dict[G10Paced, float](), TimeLimit(self.planning_limit)
         for design in self._candidates(speeds):
             unpaced = (found for other, found in speeds.items() if other.method == "unpaced")

@@ -53,9 +53,11 @@ class RecoveringJob(JobPolicy):
             if room <= 0:
                 break
             for tensor in self._kernels[kernel % count]:
-                if tensor in seen or view.is_whole(tensor):
+                if tensor in seen:
                     continue
                 seen.add(tensor)
+                if view.is_whole(tensor):
+                    continue
                 room -= view.in_transfer_bytes(tensor)
                 stray = view.away_bytes(tensor)
                 if not stray or not self._wanted(view, tensor, kernel):
