@@ -116,25 +116,27 @@ class _Selection(Draft):
         self.into = Budget(durations, machine.in_rate, {t.name: t.read_rate for t in machine.tiers})
         self._ranking = parameters.ranking
         self._off_ssds = Occupancy(base.copy())
-        # Of periods that relieve as much, those with more bytes x time come first.
-        self._candidates = sorted(candidates, key=lambda one: -one.cycles(self.timeline) * one.size_bytes)
-        self._starts, self._ends, self._sizes = spans_of(self._candidates)
+        starts, ends, sizes = spans = spans_of(candidates)
+        cycles = self.timeline.lap_times(ends) - self.timeline.lap_times(starts)
+        # Of periods that relieve as much, those with more bytes x time come first: more than 64 bits hold.
+        order = np.argsort(-cycles.astype(object) * sizes, kind="stable")
+        self._candidates = [candidates[number] for number in order]
+        self._starts, self._ends, self._sizes = spans[:, order]
         self._copied = np.array([absence.out_bytes for absence in self._candidates], dtype=np.int64)
-        self._costs = self._tier_costs(parameters.safety_margin)
+        self._costs = self._tier_costs(cycles[order], parameters.safety_margin)
         self._best: Integers = np.zeros((4, len(candidates)), dtype=np.int64)
 
-    def _tier_costs(self, safety_margin: float) -> list[Integers]:
+    def _tier_costs(self, cycles: Integers, safety_margin: float) -> list[Integers]:
         """Return what each candidate costs in each tier, ``_NEVER`` where it is too short for that."""
-        machine, sizes = self.machine, self._sizes.tolist()
-        cycles = np.array([absence.cycles(self.timeline) for absence in self._candidates], dtype=np.int64)
-        costs = []
+        machine, costs = self.machine, []
+        sizes, place = np.unique(self._sizes, return_inverse=True)
         for tier in machine.tiers:
-            least = [machine.migration_cycles(size, tier) for size in sizes]
-            fits = cycles > safety_margin * np.array(least)
+            least = [machine.migration_cycles(size, tier) for size in sizes.tolist()]
+            fits = cycles > safety_margin * np.array(least)[place]
             if tier.kind != "ssd":
                 fits &= self._sizes <= tier.capacity_bytes
-            cost = np.array([tier.both_cycles(size) for size in sizes], dtype=np.int64)
-            costs.append(np.where(fits, cost, _NEVER))
+            cost = np.array([tier.both_cycles(size) for size in sizes.tolist()], dtype=np.int64)
+            costs.append(np.where(fits, cost[place], _NEVER))
         return costs
 
     def _spares_memory(self) -> bool:
