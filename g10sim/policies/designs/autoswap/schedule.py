@@ -96,8 +96,7 @@ class _Channels:
         and the sum of the waits.
         """
         timeline, load = self._timeline, self.load
-        departures = []
-        waits = 0
+        departures, waits = list[tuple[Absence, int]](), 0
         order = sorted(chosen, key=lambda c: (c.start, c.end))
         leaving = [(timeline.lap_time(c.start), c.out_cycles(self._copies)) for c in order if not c.frozen]
         ready, lengths = np.array(leaving, dtype=np.int64).reshape(-1, 2).T

@@ -74,8 +74,7 @@ class G10Paced(PlannerOptions, PolicyPerJob):
 
     def _set_up(self) -> None:
         self._drafts: dict[tuple[object, ...], tuple[Trace, Draft]] = {}
-        self._needs_ssd = False
-        self._trials, self._tried_for = 0, TimeLimit()
+        self._needs_ssd, self._trials, self._tried_for = False, 0, TimeLimit()
 
     job_class: ClassVar[type[RecoveringJob]] = RecoveringJob
 

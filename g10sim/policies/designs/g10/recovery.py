@@ -96,8 +96,7 @@ class WaitingJob(RecoveringJob):
 
     def on_kernel_end(self, view: PolicyView) -> Iterator[Await]:
         """Let a kernel end only when planned evictions have made room for the next one."""
-        for tensor in [tensor for tensor in self._leaving if not view.in_transfer_bytes(tensor)]:
-            del self._leaving[tensor]
+        self._leaving = {one: tier for one, tier in self._leaving.items() if view.in_transfer_bytes(one)}
         if not self._leaving:
             return
         following = self._needed[(view.kernel + 1) % len(self._needed)]
