@@ -28,7 +28,6 @@ from g10sim.trace.workload import Job, Workload
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 CELLS = "cells"
 """Directory of the finished cells inside that of the results."""
@@ -200,35 +199,29 @@ class CellStore:
         import pyarrow.parquet as pq
 
         keys = {str(cell): origin["key"] for cell, origin in origins.items()}
-        types = self._types(table, origins)
-        writer: pq.ParquetWriter | None = None
-        try:
+        schema = self._schema(table, origins).insert(0, pa.field("cell", pa.int64()))
+        schema = schema.with_metadata({KEYS_FIELD: json.dumps(keys)})
+        with pq.ParquetWriter(path, schema) as writer:
             for cell, origin in origins.items():
                 part = self._part(table, origin)
-                for name in types.keys() - part.column_names:
-                    part = part.append_column(name, pa.repeat(pa.scalar(0, types[name]), part.num_rows))
-                part = part.select(list(types))
-                part = part.add_column(0, "cell", pa.array([cell] * part.num_rows, type=pa.int64()))
-                part = part.replace_schema_metadata({KEYS_FIELD: json.dumps(keys)})
-                writer = writer or pq.ParquetWriter(path, part.schema)
-                writer.write_table(part)
-        finally:
-            if writer is not None:
-                writer.close()
-        if writer is None:
-            empty = _arrow(_frame(table, RunRecords(()), (), 1))
-            write_keyed(empty.add_column(0, "cell", pa.array([], type=pa.int64())), keys, path)
+                for name in set(schema.names).difference(part.column_names):
+                    value = pa.scalar(cell if name == "cell" else 0, schema.field(name).type)
+                    part = part.append_column(name, pa.repeat(value, part.num_rows))
+                writer.write_table(part.select(schema.names))
+            if not origins:
+                writer.write_table(schema.empty_table())
 
-    def _types(self, table: str, origins: Origins) -> dict[str, pa.DataType]:
-        """Return columns and types of the tables of cells; some may lack numbers, which are 0 then."""
+    def _schema(self, table: str, origins: Origins) -> pa.Schema:
+        """Return the columns of the tables of cells; some tables may lack numbers, which are 0 then."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        found: dict[str, pa.DataType] = {}
+        schemas = []
         for origin in origins.values():
             path = self.table(origin["stored"], table)
             with _undamaged(path):
-                found |= {field.name: field.type for field in pq.read_schema(path)}
-        return found
+                schemas.append(pq.read_schema(path))
+        return pa.unify_schemas(schemas or [_arrow(_frame(table, RunRecords(()), (), 1)).schema])
 
     def _part(self, table: str, origin: Mapping[str, Any]) -> pa.Table:
         """Read the table of a cell. Raises ConfigError if it was damaged since it was checked."""
