@@ -63,15 +63,6 @@ class _Stall:
     end: int
 
 
-@dataclass(frozen=True)
-class _Arrival:
-    """A transfer to a GPU, and where it is shown."""
-
-    start: int
-    end: int
-    row: _Row
-
-
 class _Timeline:
     def __init__(self, workload: Workload, system: SystemSpec, records: recorded.RunRecords) -> None:
         self._workload, self._system, self._records = workload, system, records
@@ -80,7 +71,7 @@ class _Timeline:
         self._crowded = {gpu for gpu in gpus if gpus.count(gpu) > 1}
         # Designs that copy whole tensors miss pages as well, but nothing faults.
         self._stalls: list[_Stall] = []
-        self._arrivals: dict[tuple[int, int], list[_Arrival]] = {}
+        self._arrivals: dict[tuple[int, int], list[tuple[recorded.MigrationRecord, _Row]]] = {}
         self._with_faults = any(iteration.page_faults for iteration in records.iterations)
 
     def document(self, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,8 +169,7 @@ class _Timeline:
             lanes[lane : lane + 1] = [move.end]
             row = _gpu(move.gpu), way if lane == 0 else f"{way} ({lane + 1})"
             if move.target is recorded.Location.GPU:
-                arrival = _Arrival(move.start, move.end, row)
-                self._arrivals.setdefault((move.job, move.tensor), []).append(arrival)
+                self._arrivals.setdefault((move.job, move.tensor), []).append((move, row))
             name = self._workload.jobs[move.job].trace.tensors[move.tensor].name
             told = {"tensor": move.tensor, "job": move.job, "cause": move.cause.words}
             self._events.slice(row, name, move.start, move.end, **told, size_bytes=move.size_bytes)
@@ -191,18 +181,18 @@ class _Timeline:
         """
         for stall in self._stalls:
             record = stall.kernel
-            awaited = (
-                arrival
+            awaited = [
+                (move, row)
                 for tensor in self._kernel(record).touched
-                for arrival in self._arrivals.get((record.job, tensor), ())
-                if record.start < arrival.end <= stall.end
-            )
-            last = max(awaited, key=lambda arrival: arrival.end, default=None)
-            if last is None:
+                for move, row in self._arrivals.get((record.job, tensor), ())
+                if record.start < move.end <= stall.end
+            ]
+            if not awaited:
                 continue
+            last, row = max(awaited, key=lambda arrival: arrival[0].end)
             begun = [part for part in stall.parts if part[0] < last.end]
             start, _ = max(begun, key=lambda part: part[1], default=(record.start, 0))
-            self._events.flow("waits for", (stall.row, start), (last.row, max(start, last.start)))
+            self._events.flow("waits for", (stall.row, start), (row, max(start, last.start)))
 
     def _accesses(self, accesses: Iterable[recorded.AccessRecord]) -> None:
         """Add what kernels used where it lies."""
