@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 
@@ -39,6 +40,8 @@ TRACES = "traces"
 PUBLISHED_SYSTEM: Mapping[str, Any] = {"preset": "a100-40g-g10-paper", "ssd": {"write_bandwidth": "3.2 GB/s"}}
 OWN, REFERENCE, NO_PLAN = "own", "reference", ""
 SKIPPED = "skipped"
+_Imported: TypeAlias = Callable[[str, str], TraceInput]
+"""Imports a trace by its model and batch size, each once."""
 VARIATION_SEEDS = (0, 1, 2, 3, 4)
 """Seeds of rows whose kernel times vary; their mean is compared."""
 
@@ -206,7 +209,7 @@ def validate(
     """
     rows = read_published(reference, figures=figures, models=models, policies=policies)
     with tempfile.TemporaryDirectory(prefix="g10sim-") as scratch:
-        wanted = list(_plan(reference, rows, _Traces(reference, Path(scratch))))
+        wanted = list(_plan(reference, rows, cache(partial(_imported, reference, Path(scratch)))))
         cells = [cell for _, some in wanted for cell in some]
         if not cells:
             allowed = f"rows with traces in {TRACES}/ and known policies"
@@ -246,27 +249,17 @@ def _agreement(figure: str, policy: str, plan: str, group: Sequence[Comparison])
     )
 
 
-class _Traces:
-    """Imports each trace once and keeps it in our format where workers find it."""
-
-    def __init__(self, reference: Path, scratch: Path) -> None:
-        self._reference, self._scratch = reference, scratch
-        self._inputs: dict[tuple[str, int], TraceInput] = {}
-
-    def input(self, row: PublishedRow) -> TraceInput:
-        """Return the trace of a row. Raises TraceError."""
-        model, batch = row.trace
-        if row.trace not in self._inputs:
-            trace = import_gpg(trace_directory(self._reference, row), model, batch)
-            path = self._scratch / f"{len(self._inputs)}.g10t"
-            save_trace(trace, path)
-            name = f"{model}/{batch}"
-            self._inputs[row.trace] = TraceInput(name, str(path), trace_hash(trace), model, batch)
-        return self._inputs[row.trace]
+def _imported(reference: Path, scratch: Path, model: str, batch: str) -> TraceInput:
+    """Import a trace and keep it in our format where workers find it. Raises TraceError."""
+    trace = import_gpg(reference / TRACES / model / batch, model, int(batch))
+    sha256 = trace_hash(trace)
+    path = scratch / f"{sha256}.g10t"
+    save_trace(trace, path)
+    return TraceInput(f"{model}/{int(batch)}", str(path), sha256, model, int(batch))
 
 
 def _plan(
-    reference: Path, rows: Sequence[PublishedRow], traces: _Traces
+    reference: Path, rows: Sequence[PublishedRow], imported: _Imported
 ) -> Iterator[tuple[Comparison, tuple[Cell, ...]]]:
     """Yield the comparisons to make, skipped so far, each with its cells (one per seed)."""
     known, machine = available(), _numbers(load_system(PUBLISHED_SYSTEM))
@@ -278,9 +271,9 @@ def _plan(
             continue
         system, guide = row.system(), reference_plan(reference, row, policy)
         if guide is not None and (_fits_any_system(policy) or _numbers(system) == machine):
-            yield Comparison(row, REFERENCE, SKIPPED), _cells(row, traces, system, policy, guide)
+            yield Comparison(row, REFERENCE, SKIPPED), _cells(row, imported, system, policy, guide)
         plan = NO_PLAN if guide is None else OWN
-        yield Comparison(row, plan, SKIPPED), _cells(row, traces, system, policy, None)
+        yield Comparison(row, plan, SKIPPED), _cells(row, imported, system, policy, None)
 
 
 def _fits_any_system(policy: type[Policy]) -> bool:
@@ -294,13 +287,13 @@ def _numbers(system: SystemSpec) -> dict[str, object]:
 
 
 def _cells(
-    row: PublishedRow, traces: _Traces, system: SystemSpec, policy: type[Policy], guide: Path | None
+    row: PublishedRow, imported: _Imported, system: SystemSpec, policy: type[Policy], guide: Path | None
 ) -> tuple[Cell, ...]:
     cell = Cell(
         index=0,
         name="validation",
         label=row.texts["policy"],
-        jobs=(CellJob(traces.input(row)),),
+        jobs=(CellJob(imported(row.texts["model"], row.texts["batch"])),),
         system=system,
         behaviour=GPG,
         policy={"name": policy.name},
