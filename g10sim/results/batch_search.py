@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from g10sim.errors import ConfigError, choices_text
 from g10sim.results.columns import OK
+from g10sim.results.swept import swept_keys
 from g10sim.units import QUANTITIES
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def batch_search(results: pd.DataFrame, *, reference: str, loss: float = 0.0) ->
 def _case_columns(results: pd.DataFrame) -> list[str]:
     """Return the columns that tell workloads and machines apart: model, seed, and swept keys."""
     numbers = {f"{column}_{quantity.column}" for column in results.columns for quantity in QUANTITIES}
-    keys = (column for column in results.columns if "." in column and column not in numbers)
+    keys = dict.fromkeys(column for column in results.columns if "." in column and column not in numbers)
+    keys |= dict.fromkeys(swept_keys(list(map(str, results.columns))))  # such as whole systems
     return ["model", "seed", *(key for key in keys if not key.startswith("policies."))]
 
 

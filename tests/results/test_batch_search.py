@@ -90,6 +90,14 @@ def test_machines_and_models_are_searched_apart():
     ]
 
 
+def test_whole_systems_are_searched_apart():
+    rows = pd.concat([results(), results().assign(cell=range(8, 16))], ignore_index=True)
+    rows.insert(4, "system", ["a100-40g"] * 8 + ["h100-80g"] * 8)
+    answer = batch_search(rows, reference="none")
+    assert answer.system.tolist() == ["a100-40g", "a100-40g", "h100-80g", "h100-80g"]
+    assert answer.best_batch.tolist() == [16, 32, 16, 32]
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
