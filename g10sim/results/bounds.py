@@ -21,14 +21,9 @@ from g10sim.trace.workload import Workload
 
 NO_BOUND = "none"
 """Beginning of a ``bound_kind`` that says why no bound holds."""
-_PREMISES = {
-    "transfers": "fluid",
-    "running_tensors": "pinned",
-    "compute_overlap": "after_arrival",
-    "fault_cost": "latency",
-    "flash_capacity": "limited",
-}
-"""Behaviour that bounds hold for."""
+_PREMISES = ("transfers", "running_tensors", "compute_overlap", "fault_cost", "flash_capacity")
+"""Behaviour that has to be that of hardware, which is the default, for bounds to hold."""
+_HARDWARE = BehaviourSpec()
 
 
 def bound_machine(system: SystemSpec, gpu: int = 0) -> BoundMachine:
@@ -87,8 +82,8 @@ class Premises:
             return f"the workload has {len(workload.jobs)} jobs; bounds hold for one"
         if workload.jobs[0].trace.cpu_kernels:
             return GPU_ALONE
-        for key, value in _PREMISES.items():
-            found = getattr(self.behaviour, key)
+        for key in _PREMISES:
+            found, value = getattr(self.behaviour, key), getattr(_HARDWARE, key)
             if found != value:
                 return f"compat.{key} is '{found}'; bounds hold for '{value}'"
         return ""
