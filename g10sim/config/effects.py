@@ -40,7 +40,9 @@ PAGES = Effect(
     lambda run, _: run.is_paged, "with a policy that moves pages", "every policy copies whole tensors"
 )
 COPIES = Effect(
-    lambda run, _: run.copies, "with a policy that copies whole tensors", "every policy moves pages"
+    lambda run, _: run.has_policy("copies"),
+    "with a policy that copies whole tensors",
+    "every policy moves pages",
 )
 LINKS = Effect(
     lambda run, _: run.has_links,

@@ -10,7 +10,7 @@ from g10sim.config import quantities
 from g10sim.config.effects import LINKS, Effect
 
 _PINS = Effect(
-    lambda run, _: run.copies_to_host or run.pins_on_use,
+    lambda run, _: run.has_policy("copies_to_host") or run.pins_on_use,
     "with a policy that copies whole tensors to the host, or pins on first use",
     "no policy pins buffers when it uses them first",
 )
@@ -25,7 +25,7 @@ ACCESSED = Effect(
     "no kernel uses tensors where they lie",
 )
 _LIMITED = Effect(
-    lambda run, pinned: run.copies_to_host and pinned.limit is not None,
+    lambda run, pinned: run.has_policy("copies_to_host") and pinned.limit is not None,
     "with a limit and a policy that copies whole tensors to the host",
     "there is no limit, or no policy copies whole tensors to the host",
 )
@@ -131,12 +131,12 @@ _BETWEEN_SOCKETS = Effect(
     "nothing goes from socket to socket",
 )
 _PINNED = Effect(
-    lambda run, _: run.copies_to_host or run.pins or run.pins_on_use,
+    lambda run, _: run.has_policy("copies_to_host") or run.pins or run.pins_on_use,
     "with a policy that copies whole tensors to the host, pins on first use, or names pageable ones",
     "nothing is pinned",
 )
 _COPIES_TO_HOST = Effect(
-    lambda run, _: run.copies_to_host,
+    lambda run, _: run.has_policy("copies_to_host"),
     "with a policy that copies whole tensors to host memory",
     "no policy does so",
 )

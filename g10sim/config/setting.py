@@ -47,16 +47,6 @@ class Setting:
         """Return whether a policy moves pages."""
         return self.has_policy("is_paged")
 
-    @cached_property
-    def copies(self) -> bool:
-        """Return whether a policy copies whole tensors."""
-        return self.has_policy("copies")
-
-    @cached_property
-    def copies_to_host(self) -> bool:
-        """Return whether a policy copies whole tensors to host memory."""
-        return self.has_policy("copies_to_host")
-
     @property
     def is_batched(self) -> bool:
         """Return whether pages move in batches, which know one link and nothing of how it is shared."""
@@ -87,7 +77,7 @@ class Setting:
     @property
     def has_links(self) -> bool:
         """Return whether anything moves over the tree of links."""
-        return self.copies or not self.is_batched
+        return self.has_policy("copies") or not self.is_batched
 
     @property
     def replicas(self) -> int:

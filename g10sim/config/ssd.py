@@ -89,7 +89,7 @@ class WriteCacheSpec(quantities.Spec):
 
 
 WRITES_WAIT = Effect(
-    lambda run, ssd: run.copies or run.has_policy("plans") or ssd.requests is not None,
+    lambda run, ssd: run.has_policy("copies") or run.has_policy("plans") or ssd.requests is not None,
     "with a policy that plans or copies whole tensors, or requests",
     "pages that leave on demand do not wait for it",
 )
