@@ -102,7 +102,6 @@ class ResultsDirectory:
         self.keys = {cell.key for cell in all_cells(experiment.cells)}
         self._due = float("-inf")
         self._hashes: dict[str, str] = {}
-        self._about: dict[str, Any] = {}
         self.columns = result_columns(experiment)
 
     def add(self, key: str, result: CellResult) -> None:
@@ -123,7 +122,6 @@ class ResultsDirectory:
             remove_pictures(self._pictures(), keys | set(map(self._store.result_key, keys)))
         resolved = _resolved(self.experiment, self.directory)
         self._hashes = {CONFIGURATION: write_yaml(self.directory / CONFIGURATION, resolved)}
-        self._about = _about(self.experiment)
 
     def _pictures(self) -> Iterator[Path]:
         yield from (self.directory / PICTURES).glob("*")
@@ -177,7 +175,7 @@ class ResultsDirectory:
     def _describe(self) -> None:
         cells = [(cell, self.found[cell.key]) for cell in self.experiment.cells if cell.key in self.found]
         origins = _origins(cells, self.experiment.timed_for)
-        described = {**self._about, **origins, "files": self._hashes}
+        described = {**_about(self.experiment), **origins, "files": self._hashes}
         write_json(self.directory / PROVENANCE, sealed(described))
 
 
