@@ -114,11 +114,6 @@ class Reads:
         elif now != before and os.path.realpath(path) not in self._written:
             self.mixed = path
 
-    def _imported(self, _: str, file: str | None, *__: object) -> None:
-        """Note an extension."""
-        if file and self.counts(file):
-            self._note(file)
-
     def find_spec(self, name: str, path: Iterable[object] | None = None, _: object = None) -> None:
         """Note a library, and the names that may be a module where it is looked for; others find it."""
         if not self.active or getattr(self._busy, "now", False):
@@ -141,6 +136,7 @@ class Reads:
             self.names[path] = names(path)
 
     def _loaded(self, given: Any) -> None:
+        """Note a library, an extension or a database, which what is written in C opens itself."""
         path = _path(given)
         if path is not None and os.path.isfile(path) and self.counts(path):
             self._note(path)
@@ -209,7 +205,7 @@ class Reads:
 
 _NOTES: dict[str, Callable[..., None]] = {
     "open": Reads._opened,
-    "import": Reads._imported,
+    "import": lambda reads, _, extension, *__: reads._loaded(extension),
     "os.listdir": Reads._listed,
     "os.scandir": Reads._listed,
     "os.mkdir": Reads._changed,
