@@ -51,8 +51,7 @@ def load_system(spec: str | Mapping[str, Any] | SystemSpec, beside: Path | None 
 def load_ssd(name: str) -> SsdPreset:
     """Return an SSD preset, its sources under the keys that they have in a system. Raises ConfigError."""
     document = Document({"ssd": name}, "")
-    described, given, sources = _preset_ssd(name, document, ("ssd",))
-    return validated(SsdPreset, {**described, "ssd": given, _SOURCES: sources}, document)
+    return validated(SsdPreset, _preset_ssd(name, document, ("ssd",)), document)
 
 
 def load_behaviour(spec: str | Mapping[str, Any] | BehaviourSpec | None) -> BehaviourSpec:
@@ -228,21 +227,19 @@ def _device(
     if not isinstance(asked, str | Mapping) or (isinstance(asked, Mapping) and PRESET_KEY not in asked):
         return {}, {}
     name, own = _split(asked, document, (*path, "ssd"))
-    _, data, origins = _preset_ssd(name, document, (*path, "ssd"))
-    return {"ssd": merge(data, own)}, origins
+    preset = _preset_ssd(name, document, (*path, "ssd"))
+    return {"ssd": merge(preset["ssd"], own)}, preset[_SOURCES]
 
 
-def _preset_ssd(
-    name: str | None, document: Document, path: KeyPath
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """Return name and description of an SSD, the key ``ssd``, and sources under keys of a system."""
+def _preset_ssd(name: str | None, document: Document, path: KeyPath) -> dict[str, Any]:
+    """Return name, description and sources of an SSD, with its keys under ``ssd``, as a system has them."""
     names = ssd_names()
     name = name and as_spelled(name, names)
     if name not in names:
         raise document.error(path, f"found unknown SSD '{name}'{not_found(name, names)}")
-    data = dict(_bundled("ssds", name).data)
-    described = {key: data.pop(key) for key in ("name", "description")}
-    return described, data, {f"ssd.{key}": text for key, text in data.pop(_SOURCES).items()}
+    keys = dict(_bundled("ssds", name).data)
+    found = {key: keys.pop(key) for key in ("name", "description", _SOURCES)}
+    return {**found, "ssd": keys, _SOURCES: {f"ssd.{key}": text for key, text in found[_SOURCES].items()}}
 
 
 @cache  # a sweep asks for the same one in each of its combinations
