@@ -183,12 +183,9 @@ def _resolved(experiment: Experiment, directory: Path) -> dict[str, Any]:
     """Write out the whole configuration with presets resolved, so that it can be run as it is."""
     config, workload = experiment.config, experiment.config.workload
     hidden = {"trace", "iterations"} if workload.jobs else {"jobs", "sharing"}
-    if workload.replicas is None:
-        hidden |= {"replicas"}
-        hidden |= set() if "workload.replicas" in config.sweep else {"gradient_exchange"}
-    if workload.variation is None:
-        hidden |= {"variation"}
-    written = workload.model_dump(mode="json", exclude=hidden)
+    if workload.replicas is None and "workload.replicas" not in config.sweep:
+        hidden |= {"gradient_exchange"}
+    written = workload.model_dump(mode="json", exclude=hidden, exclude_none=True)
     if not workload.jobs:
         written["trace"] = list(dict.fromkeys(cell.jobs[0].trace.name for cell in experiment.cells))
     resolved = config.model_dump(mode="json", exclude={"workload", "policies"})
