@@ -6,11 +6,13 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from sys import intern
 from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
@@ -144,34 +146,24 @@ class Cell:
     @cached_property
     def settings(self) -> str:
         """Everything but the program that decides the result, as JSON."""
-        settings = {
-            "jobs": [
-                [
-                    *filter(None, (job.trace.sha256, job.trace.gpu_sha256)),
-                    *(job.iterations, job.gpu, job.arrival_picoseconds, job.priority),
-                ]
-                for job in self.jobs
-            ],
-            "exchange": None if self.exchange is None else self.exchange.model_dump(mode="json"),
-            "sharing": self.sharing.model_dump(mode="json"),
-            "system": _described(Same(self.system)),
-            "behaviour": self.behaviour.model_dump(mode="json"),
-            "variation": None if self.variation is None else self.variation.model_dump(),
-            "seed": self.seed,
-            "tables": sorted(self.tables),
-            "check": self.check,
-            "policy": dict(self.policy),
-            "reference_plan": self.reference_plan,
-        } | ({"kernel_factors": dict(self.kernel_factors)} if self.kernel_factors else {})
-        return json.dumps(settings, sort_keys=True, default=str)
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _ASIDE}
+        own["jobs"] = [{**vars(job), "trace": (job.trace.sha256, job.trace.gpu_sha256)} for job in self.jobs]
+        own |= {"system": _described(Same(self.system)), "tables": sorted(self.tables)}
+        return json.dumps(own, sort_keys=True, default=_plain)
 
 
+_ASIDE = ("index", "name", "label", "swept", "one_job", "cases")
+"""Fields of a cell that do not decide its result."""
 _NO_NUMBERS: Any = {"name": True, "description": True, "sources": True, "gpu": {"name"}}
 
 
 @lru_cache(maxsize=16)  # neighbouring cells have one system
 def _described(same: Same[SystemSpec]) -> dict[str, Any]:
     return same.value.model_dump(mode="json", exclude=_NO_NUMBERS)
+
+
+def _plain(part: object) -> object:
+    return part.model_dump(mode="json") if isinstance(part, BaseModel) else str(part)
 
 
 def load_input(named: TraceInput) -> Trace:
