@@ -49,8 +49,9 @@ def _described(details: ErrorDetails, model: type[BaseModel]) -> tuple[KeyPath, 
         return path, f"found an unknown key (did you mean '{where}'?); allowed: {known}"
     if details["type"] == "union_tag_invalid":
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected_tags"])
-        found = details["ctx"]["tag"]
-        return (*path, "model"), f"found {shown(found, _MOST_SHOWN)}{not_found(found, choices)}"
+        found, key = details["ctx"]["tag"], details["ctx"]["discriminator"].strip("'")
+        key = key if key.isidentifier() else "model"  # a function tells models apart by that
+        return (*path, key), f"found {shown(found, _MOST_SHOWN)}{not_found(found, choices)}"
     return path, _message(details, str(path[-1]) if path else "", _fields(above), _fields(here))
 
 

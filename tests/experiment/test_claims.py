@@ -131,7 +131,7 @@ def test_a_short_run_has_fewer_cells(small):
     [
         ("in_range: [0.5, 200]", "in_range: [2, 200]", "found [2.0, 200.0]; allowed: a range around"),
         ("experiment: small", "experiment: smal", "found 'smal'"),
-        ("of: comparison", "of: guess", "measure.*found 'guess'"),
+        ("of: comparison", "of: guess", r"measure\.of: found 'guess'"),
         ("    lacks: nothing", "    lack: nothing", "unknown key"),
     ],
 )
