@@ -29,9 +29,11 @@ def describe(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, s
 def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPath, str]]:
     """Return the path and a one-line message of each problem, the most telling ones first.
 
-    Next to an unknown key a missing one is left out: the one is often a misspelling of the other.
+    Next to an unknown key a missing one is left out: the one is often a misspelling of the other. A list
+    whose only entries are wrong is not too short, too.
     """
-    found = sorted(error.errors(include_url=False), key=lambda one: _RANKS.get(one["type"], len(_RANKS)))
+    told = [one for one in error.errors(include_url=False) if one["type"] != "too_short" or not one["input"]]
+    found = sorted(told, key=lambda one: _RANKS.get(one["type"], len(_RANKS)))
     unknown = {details["loc"][:-1] for details in found if details["type"] == "extra_forbidden"}
     return [
         _described(details, model)

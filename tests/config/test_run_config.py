@@ -9,7 +9,7 @@ from g10sim.config.document import parse_document
 from g10sim.config.load import load_run, run_config, with_policies, with_settings, with_values
 from g10sim.config.run import RunConfig
 from g10sim.config.schema import run_schema
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, notes_of
 
 WHOLE = """\
 name: overall
@@ -212,6 +212,12 @@ def test_every_problem_is_named_at_once():
         "run.yaml:2: workload.traec",
         "run.yaml:3: sistem",
     ]
+
+
+def test_a_list_with_a_wrong_entry_is_not_told_to_be_empty():
+    with pytest.raises(ConfigError, match=r"policies\.0\.name: found nothing") as caught:
+        config(BASE.replace("policies: [ideal]", "policies: [{nam: g10}]"))
+    assert not any("empty list" in text for text in (str(caught.value), *notes_of(caught.value)))
 
 
 def test_settings_are_laid_over_the_file():
