@@ -102,8 +102,8 @@ class Resource:
 
 
 _TIB, _TB = 2**40, 10**12
-_LINK_KEYS, _DUPLEX = ("pcie.bandwidth",), ("pcie.duplex",)
-_DIRECTIONS = ("pcie.to_device", "pcie.from_device")
+_LINK_KEYS, _DIRECTIONS = ("pcie.bandwidth",), ("pcie.to_device", "pcie.from_device")
+_BESIDE = ("pcie.duplex", *_DIRECTIONS)
 _LINK_NEEDS = "pcie.bandwidth, or to_device and from_device"
 _SSD_KEYS, _CACHE = ("ssd.read_bandwidth", "ssd.write_bandwidth"), ("ssd.write_cache.sustained",)
 _SSD_NEEDS = "tier `ssd` with rates (model: link)"
@@ -113,7 +113,7 @@ _ALL = (
         "host-memory", "host memory", ("host.memory",), SIZE, "GiB", 0, 16 * _TIB, "tier `host`", "host"
     ),
     Resource(
-        "link", "PCIe bandwidth", _LINK_KEYS, RATE, "GB/s", 10**7, _TB, _LINK_NEEDS, "", _DIRECTIONS, _DUPLEX
+        "link", "PCIe bandwidth", _LINK_KEYS, RATE, "GB/s", 10**7, _TB, _LINK_NEEDS, "", _DIRECTIONS, _BESIDE
     ),
     Resource("ssd", "SSD bandwidth", _SSD_KEYS, RATE, "GB/s", 10**6, _TB, _SSD_NEEDS, "ssd", along=_CACHE),
 )

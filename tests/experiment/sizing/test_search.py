@@ -156,3 +156,12 @@ def test_a_link_with_a_rate_for_each_direction_keeps_their_proportion():
         "from_device": "80 GB/s",
         "duplex": "160 GB/s",
     }
+
+
+def test_a_direction_with_a_rate_in_place_of_the_links_keeps_its_share():
+    link = {"bandwidth": "20 GB/s", "to_device": "10 GB/s"}
+    system = load_system({"preset": "a100-40g-pcie3-znand", "pcie": link})
+    resource = find("link")
+    assert resource.amount(system) == 20 * 10**9
+    twice = resource.changed(system, 40 * 10**9).pcie
+    assert (twice.inward, twice.outward) == (20 * 10**9, 40 * 10**9)
