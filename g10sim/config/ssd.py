@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -82,10 +82,6 @@ class WriteCacheSpec(quantities.Spec):
     """bytes that one drive writes at its own rate; 0 B: it is used up"""
     sustained: quantities.PositiveRate
     """to one drive once it is used up"""
-
-    def times(self, factor: Fraction) -> Self:
-        """Return a cache of the same size; once it is used up, the drive is as many times as fast."""
-        return self.model_copy(update={"sustained": times_rate(self.sustained, factor)})
 
 
 WRITES_WAIT = Effect(
@@ -178,15 +174,6 @@ class SsdSpec(Attached):
         used_up = cache is not None and not cache.capacity
         write = self.sustained_rate if used_up else self._together(self.write_bandwidth, self.first_write)
         return self.capacity * self.drives, read, write
-
-    def times(self, factor: Fraction) -> Self:
-        """Return a drive whose rates are multiplied by a factor."""
-        update: dict[str, Any] = {
-            name: times_rate(getattr(self, name), factor) for name in ("read_bandwidth", "write_bandwidth")
-        }
-        if self.write_cache is not None:
-            update["write_cache"] = self.write_cache.times(factor)
-        return self.model_copy(update=update)
 
     @property
     def cached_bytes(self) -> int:

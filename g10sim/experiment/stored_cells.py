@@ -20,6 +20,7 @@ from g10sim.experiment.cells import Cell, load_input
 from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
 from g10sim.experiment.store import CellStore
+from g10sim.experiment.uncertainty import RATES_OF_DRIVE, slower
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available, without_plug_ins
 from g10sim.records import Location
@@ -242,7 +243,8 @@ def changes_of(cell: Cell) -> dict[str, Cell]:
     found["twice the host memory"] = _with(cell, "host", host.model_copy(update={"memory": 2 * host.memory}))
     found["twice the PCIe bandwidth"] = _with(cell, "pcie", cell.system.pcie.times(2))
     if isinstance(cell.system.ssd, SsdSpec):  # flash that is modelled in detail has no one bandwidth
-        found["twice the SSD bandwidth"] = _with(cell, "ssd", cell.system.ssd.times(Fraction(2)))
+        faster = slower(cell.system.ssd, Fraction(1, 2), RATES_OF_DRIVE)
+        found["twice the SSD bandwidth"] = _with(cell, "ssd", faster)
     for name, policy in available().items():
         by_name = name != cell.policy["name"] and not needs_parameters(policy)
         if by_name and not policy().requirements.unlimited_memory:  # those are yardsticks

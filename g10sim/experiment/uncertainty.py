@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from g10sim.config.flash_ssd import FlashSsdSpec
 from g10sim.config.run import UncertaintySpec
+from g10sim.config.ssd import WriteCacheSpec, times_rate
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import MemoryTierSpec, SsdTierSpec
 from g10sim.experiment.cells import Cell, CellResult
@@ -25,6 +25,7 @@ _KERNELS = {f"kernels_{name or 'unknown'}": name for name in (*map(str, Operator
 FACTORS = (*_KERNELS, "links", "drives", "faults")
 """Columns of the factors of a case in uncertainty.csv."""
 CASES_COLUMNS = ("cell", "case", *FACTORS)
+RATES_OF_DRIVE = ("read_bandwidth", "write_bandwidth", "write_cache")
 
 
 def cases(spec: UncertaintySpec, seed: int) -> list[dict[str, float]]:
@@ -67,50 +68,52 @@ def scaled(system: SystemSpec, factors: Mapping[str, float]) -> SystemSpec:
     """
     links, drives = _fraction(factors["links"]), _fraction(factors["drives"])
     shared = tuple(_slower_link(link, links) for link in system.pcie.shared)
-    tier = partial(_slower_tier, links=links, drives=drives)
-    slower = {
+    changed = {
         "pcie": _slower_link(system.pcie, links).model_copy(update={"shared": shared}),
-        "nvlink": system.nvlink and _changed(system.nvlink, links, ("bandwidth",), ()),
-        "page_fault": _changed(system.page_fault, _fraction(factors["faults"]), (), ("latency",)),
+        "nvlink": system.nvlink and slower(system.nvlink, links, ("bandwidth",)),
+        "page_fault": slower(system.page_fault, _fraction(factors["faults"]), (), ("latency",)),
         "ssd": system.ssd and _slower_drive(system.ssd, drives),
-        "tiers": system.tiers and tuple(map(tier, system.tiers)),
+        "tiers": system.tiers and tuple(_slower_tier(tier, links, drives) for tier in system.tiers),
     }
-    return system.model_copy(update=slower)
+    return system.model_copy(update=changed)
 
 
 def _fraction(factor: float) -> Fraction:
     return Fraction(factor).limit_denominator(1_000_000)
 
 
-def _changed(spec: Any, factor: Fraction, rates: Sequence[str], times: Sequence[str]) -> Any:
-    """Return a part of a system with some of its rates and times changed; what is None stays so."""
+def slower(spec: Any, factor: Fraction, rates: Sequence[str], times: Sequence[str] = ()) -> Any:
+    """Return a part of a system with rates divided by a factor and times multiplied; what is None stays so.
+
+    The rate of a write cache is the sustained one.
+    """
+
+    def changed(name: str, value: Any) -> Any:
+        if isinstance(value, WriteCacheSpec):
+            return slower(value, factor, ("sustained",))
+        return times_rate(value, 1 / factor) if name in rates else round(value * factor)
+
     found = {name: getattr(spec, name) for name in (*rates, *times)}
-    update = {
-        name: max(1, round(value / factor)) if name in rates else round(value * factor)
-        for name, value in found.items()
-        if value is not None
-    }
+    update = {name: changed(name, value) for name, value in found.items() if value is not None}
     return spec.model_copy(update=update)
 
 
 def _slower_link(link: Any, factor: Fraction) -> Any:
-    return _changed(link.times(factor.denominator, factor.numerator), factor, (), ("per_copy",))
+    return slower(link.times(factor.denominator, factor.numerator), factor, (), ("per_copy",))
 
 
 def _slower_drive(drive: Any, factor: Fraction) -> Any:
     if isinstance(drive, FlashSsdSpec):
-        return _changed(drive, factor, ("interface",), ())
-    return _changed(drive.times(1 / factor), factor, (), ("latency", "write_latency"))
+        return slower(drive, factor, ("interface",))
+    return slower(drive, factor, RATES_OF_DRIVE, ("latency", "write_latency"))
 
 
 def _slower_tier(tier: Any, links: Fraction, drives: Fraction) -> Any:
     if isinstance(tier, MemoryTierSpec):
-        return _changed(tier, links, ("read", "write"), ("latency",))
-    if not isinstance(tier, SsdTierSpec):
-        return tier if isinstance(tier, str) else _slower_drive(tier, drives)
-    slower = _changed(tier, drives, ("read", "write"), ("latency", "write_latency"))
-    cache = tier.write_cache and tier.write_cache.times(1 / drives)
-    return slower.model_copy(update={"write_cache": cache})
+        return slower(tier, links, ("read", "write"), ("latency",))
+    if isinstance(tier, SsdTierSpec):
+        return slower(tier, drives, ("read", "write", "write_cache"), ("latency", "write_latency"))
+    return tier if isinstance(tier, str) else _slower_drive(tier, drives)
 
 
 def all_cells(cells: Iterable[Cell]) -> Iterator[Cell]:
