@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 
 _TRACES_KEPT = 2
+_NAMES_TRACES = ("workload", "jobs", "trace")
+"""Keys of a configuration on the way to the names of traces."""
 
 
 @dataclass(frozen=True)
@@ -186,22 +188,14 @@ class _Opener:
         return self._tables[name] if row["cell"] in self._tables[name].keys else None
 
 
-def _with_paths(data: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def _with_paths(value: Any, known: Mapping[str, Mapping[str, str]]) -> Any:
     """Name traces by where they were, so that the directory can be looked at from anywhere."""
-
-    def found(name: Any) -> Any:
-        path = known.get(name, {}).get("path") if isinstance(name, str) else None
-        return path if path is not None and Path(path).is_file() else name
-
-    if not isinstance(data.get("workload"), Mapping):
-        return dict(data)
-    workload = dict(data["workload"])
-    if "trace" in workload:
-        traces = workload["trace"]
-        workload["trace"] = [found(name) for name in traces] if isinstance(traces, list) else found(traces)
-    if "jobs" in workload:
-        workload["jobs"] = [{**job, "trace": found(job.get("trace"))} for job in workload["jobs"]]
-    return {**data, "workload": workload}
+    if isinstance(value, list):
+        return [_with_paths(one, known) for one in value]
+    if isinstance(value, Mapping):
+        return {key: _with_paths(one, known) if key in _NAMES_TRACES else one for key, one in value.items()}
+    path = known.get(value, {}).get("path") if isinstance(value, str) else None
+    return path if path is not None and Path(path).is_file() else value
 
 
 def _alike(results: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:

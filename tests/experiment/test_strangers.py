@@ -5,6 +5,7 @@ import sys
 
 import pandas as pd
 import pytest
+import yaml
 
 import g10sim
 from g10sim.config.document import Document
@@ -75,6 +76,22 @@ def test_a_provenance_of_another_form_is_refused(config, tmp_path, change, said)
     del found["sha256"]
     change(found)
     path.write_text(json.dumps(sealed(found)))
+    with pytest.raises(ConfigError, match=said):
+        open_cell(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [({"jobs": [3]}, r"workload\.jobs\.0: found 3"), ({"jobs": 5}, r"workload\.jobs: found 5")],
+)
+def test_a_configuration_of_another_form_is_refused(config, tmp_path, workload, said):
+    run({**config, "policies": ["ideal"]}, tmp_path)
+    written = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**written, "workload": workload}))
+    path = tmp_path / "provenance.json"
+    found = json.loads(path.read_text())
+    del found["sha256"], found["files"]
+    path.write_text(json.dumps(found))
     with pytest.raises(ConfigError, match=said):
         open_cell(tmp_path)
 
