@@ -255,10 +255,9 @@ class FlashSsdSpec(Attached):
         return self.rating.written / capacity / (self.rating.years * _DAYS_PER_YEAR)
 
 
-def _model(data: Any) -> str | None:
+def _model(data: Any) -> str:
     """Return the model that a description names, by default link."""
-    found = data.get("model", "link") if isinstance(data, Mapping) else getattr(data, "model", "link")
-    return found if isinstance(found, str) else None
+    return str(data.get("model", "link") if isinstance(data, Mapping) else getattr(data, "model", "link"))
 
 
 AnySsdSpec = Annotated[

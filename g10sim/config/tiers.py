@@ -13,7 +13,7 @@ from g10sim.config.flash_ssd import AnySsdSpec, FlashSsdSpec
 from g10sim.config.host import ACCESSED, KernelAccessSpec
 from g10sim.config.quantities import Bytes, Duration, Latency, Number, PositiveRate, Spec, required
 from g10sim.config.ssd import SsdSpec
-from g10sim.errors import nearest, shown
+from g10sim.errors import nearest, not_found, shown
 from g10sim.places import place, tier_word
 from g10sim.records import Location
 
@@ -116,17 +116,14 @@ class FlashTierSpec(FlashSsdSpec):
         return self
 
 
-def _entry_kind(data: Any) -> str | None:
-    """Tell which description an entry of ``tiers`` follows."""
+def _entry_kind(data: Any) -> str:
+    """Tell which description an entry of ``tiers`` follows that has been checked."""
     if isinstance(data, str):
         return "section"
-    if isinstance(data, Spec):
-        data = {key: getattr(data, key) for key in ("kind", "model") if hasattr(data, key)}
-    if not isinstance(data, Mapping):
-        return None
-    if data.get("kind", "memory") == "ssd":
-        return "flash" if data.get("model") == "flash" else "ssd"
-    return str(data.get("kind", "memory"))
+    given = data if isinstance(data, Mapping) else dict(data)
+    if given.get("kind", "memory") == "memory":
+        return "memory"
+    return "flash" if given.get("model") == "flash" else "ssd"
 
 
 TierEntry = Annotated[
@@ -216,9 +213,11 @@ def sections_of_tiers(data: Mapping[str, Any]) -> dict[str, Any]:
 def _check_entry(entry: object, path: str) -> None:
     """Raise ValueError for an entry of which it is unclear what it describes."""
     if isinstance(entry, Mapping):
-        kind = entry.get("kind", "memory")
+        kind, model = entry.get("kind", "memory"), entry.get("model", "link")
         if kind not in ("memory", "ssd"):
             raise ValueError(f"{path}.kind: found {shown(kind)}; allowed: memory, ssd")
+        if kind == "ssd" and model not in ("link", "flash"):
+            raise ValueError(f"{path}.model: found {shown(model)}{not_found(model, ('link', 'flash'))}")
     elif entry not in get_args(Section) and not isinstance(entry, Spec):
         near = nearest(str(entry), get_args(Section))
         raise ValueError(f"{path}: found {shown(entry)}{near}; allowed: host, ssd, or a mapping")

@@ -217,6 +217,14 @@ def test_a_system_from_a_file(tmp_path):
             {"preset": "h100-80g-pcie5-nvme", "ssd": {"model": "links"}},
             r"^system.ssd.model: found 'links' .*'link'",
         ),
+        (
+            {"preset": "h100-80g-pcie5-nvme", "ssd": {"model": 3}},
+            r"^system.ssd.model: found '3'; allowed: flash, link$",
+        ),
+        (
+            {"preset": "h100-80g-pcie5-nvme", "tiers": [{"name": "x", "kind": "ssd", "model": "flas"}]},
+            r"^system.tiers.0.model: found 'flas' \(did you mean 'flash'\?\); allowed: flash, link$",
+        ),
         ({"preset": 7}, r"^system.preset: found 7; allowed: the name of a preset"),
         (["h100"], r"^system: found \['h100'\]; allowed: the name of a preset, or a mapping"),
         ({"gpu": {}}, r"^system.gpu.memory: found nothing \(the key is missing\)"),
