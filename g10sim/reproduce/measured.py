@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,10 @@ class RowSpec(Spec):
             yield "gpu: found none with 'capture'; allowed: a GPU"
         if self.capture is None and (self.cpu_layers or self.cpu_modules):
             yield "found layers or modules on the CPU without 'capture'; allowed: those of a capture"
+        try:
+            shlex.split(self.capture or "")
+        except ValueError as error:
+            yield f"capture: found a command that cannot be split ({error}); allowed: words of one"
 
 
 class MeasuredSpec(Spec):

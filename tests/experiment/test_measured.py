@@ -54,6 +54,9 @@ rows:
 """
 
 
+SCAN = "scan: {tensors: 4, size: 2 MiB, kernel: 1 ms}"
+
+
 def listed(directory, more=""):
     path = directory / "list.yaml"
     path.write_text(LIST.format(more=more))
@@ -177,6 +180,7 @@ def test_a_capture_that_fails_is_told_of_its_row(tmp_path):
         ("part: faults", "part: fault", "part: found 'fault'"),
         ("measured: 4", "measured: 0", "rows.0.measured: found 0"),
         ("scan:", "trace: x.g10t\n  scan:", "found 'trace' and 'scan'; allowed: one of capture, trace, scan"),
+        (SCAN, "capture: it's\n  gpu: h200", "rows.0.capture: found a command that cannot be split"),
         ("name: twice", "name: exact", "rows.1.name: found 'exact' twice"),
         ("used: predicted", "used: guessed", "found 'guessed'"),
         ("over: 4000", "over: 4000, times: 2", "found both 'times' and 'over'"),
