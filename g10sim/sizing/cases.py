@@ -60,8 +60,9 @@ class Case:
 
     def document(self, name: str, sweep: Mapping[str, Any], config: Document) -> Document:
         """Return the configuration of its cells alone, everything spelled out, with a sweep."""
-        cell = self.cells[0]
-        workload: dict[str, Any] = {"trace": cell.jobs[0].trace.name, "iterations": cell.jobs[0].iterations}
+        cell, job = self.cells[0], self.cells[0].jobs[0]
+        workload: dict[str, Any] = {"trace": job.trace.name, "iterations": job.iterations}
+        workload["kernel_times"] = "system" if job.trace.gpu else "trace"
         if cell.variation is not None:
             workload["variation"] = cell.variation.model_dump(mode="json")
         data = {

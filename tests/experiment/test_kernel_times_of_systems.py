@@ -7,7 +7,9 @@ from g10sim import plots
 from g10sim.analysis.gpus import load_gpu, retimed
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError, TraceError
+from g10sim.experiment.expand import expand
 from g10sim.experiment.run import run_experiment
+from g10sim.sizing.cases import cases_of
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
 
@@ -29,6 +31,15 @@ def config(tmp_path):
         "policies": ["ideal"],
         "output": str(tmp_path / "out"),
     }
+
+
+@pytest.mark.parametrize("times", ["trace", "system"])
+def test_the_configuration_of_a_case_that_is_sized_has_the_kernel_times_of_its_cells(config, times):
+    workload = {**config["workload"], "kernel_times": times, "variation": {"magnitude": 0.1}}
+    document = Document({**config, "workload": workload, "policies": ["base_uvm"], "seed": [1, 2]}, "")
+    (case,) = cases_of(expand(document))
+    again = expand(case.document("again", {}, document)).cells
+    assert [cell.key for cell in again] == [cell.key for cell in case.cells]
 
 
 def milliseconds(config, **workload):
