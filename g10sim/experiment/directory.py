@@ -188,9 +188,9 @@ def _resolved(experiment: Experiment, directory: Path) -> dict[str, Any]:
     written = workload.model_dump(mode="json", exclude=hidden, exclude_none=True)
     if not workload.jobs:
         written["trace"] = list(dict.fromkeys(cell.jobs[0].trace.name for cell in experiment.cells))
-    resolved = config.model_dump(mode="json", exclude={"workload", "policies"})
+    resolved = config.model_dump(mode="json", exclude={"workload", "policies", "system"})
     policies = [policy.as_mapping() for policy in config.policies]
-    head = {"name": resolved.pop("name"), "workload": written, "system": resolved.pop("system")}
+    head = {"name": resolved.pop("name"), "workload": written, "system": experiment.system}
     return {**head, "policies": policies, **resolved, "output": str(directory), "resolved": True}
 
 

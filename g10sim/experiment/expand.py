@@ -36,12 +36,14 @@ _POLICY_KEY = re.compile(r"policies\.(\d+)\.")
 class Experiment:
     """A checked run configuration with its cells, and what its author should be told about them.
 
-    ``config`` is that without any swept value. ``timed_for`` holds the GPU that kernel times are for, by the
-    name of the trace and the GPU of the system, where these are not the same.
+    ``config`` is that without any swept value. ``system`` is the machine as a configuration says it that has
+    the same cells. ``timed_for`` holds the GPU that kernel times are for, by the name of the trace and the
+    GPU of the system, where these are not the same.
     """
 
     config: RunConfig
     cells: tuple[Cell, ...]
+    system: Any
     warnings: tuple[str, ...] = ()
     timed_for: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
@@ -99,7 +101,24 @@ def expand(
         for workload in [combination.config.workload]
         for seed in combination.config.seeds
     )
-    return Experiment(config, with_cases(cells, config.uncertainty), workloads.warnings, workloads.timed_for)
+    return Experiment(
+        config,
+        with_cases(cells, config.uncertainty),
+        _system(document, config, cells[0]),
+        workloads.warnings,
+        workloads.timed_for,
+    )
+
+
+def _system(document: Document, config: RunConfig, first: Cell) -> Any:
+    """Return the machine, with its preset spelled out where what is swept changes nothing but numbers of it.
+
+    It is that of the first cell: a number may stand for others of the preset, too.
+    """
+    swept = {key: values for key, values in config.sweep.items() if key.startswith("system.")}
+    presets = any(key.endswith(".preset") for key in swept)
+    sections = any(isinstance(value, Mapping) for values in swept.values() for value in values)
+    return document.data["system"] if presets or sections else first.system.model_dump(mode="json")
 
 
 def _number_of_cells(config: RunConfig) -> int:

@@ -129,6 +129,20 @@ def test_one_worker_or_two_give_the_same_bytes(config, tmp_path):
     assert (last["end"].max() - last["start"].min()).equals(results["exec_cycles"])
 
 
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        {"system.gpu.memory": ["8 MiB", "12 MiB"]},
+        {"system.ssd": [{"read_bandwidth": "1 GB/s"}, {"write_bandwidth": "1 GB/s"}]},
+        {"system.preset": ["h100-80g-pcie5-nvme", "a100-80g-pcie4-nvme"]},
+    ],
+)
+def test_the_configuration_of_a_sweep_gives_the_same_cells_again(config, tmp_path, sweep):
+    system = {"preset": "h100-80g-pcie5-nvme", "host": {"memory": "4 MiB"}}
+    g10sim.run({**config, "system": system, "policies": ["base_uvm"], "sweep": sweep}, output=tmp_path)
+    assert g10sim.run(tmp_path / "config.yaml", output=tmp_path).reused == 2
+
+
 def test_what_is_written_beside_the_results(config, tmp_path):
     directory = tmp_path / "out"
     g10sim.run(config, output=directory)
