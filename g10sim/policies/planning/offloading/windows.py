@@ -37,18 +37,14 @@ def windows(
 
     near = ((tensor, near_uses(trace.uses[tensor], are_apart)) for tensor in weights)
     stays = sorted((first, tensor, last) for tensor, spans in near for first, last in spans)
-    found, fetched_bytes = list[Window](), 0
-    starts, sums, leaving = list[int](), list[int](), list[tuple[int, int]]()
-    for first, tensor, last in stays:
+    sums = [*accumulate(trace.tensors[tensor].size_bytes for _, tensor, _ in stays)]
+    found, leaving = list[Window](), list[tuple[int, int]]()
+    for (first, tensor, last), fetched_bytes in zip(stays, sums, strict=True):
         size = trace.tensors[tensor].size_bytes
-        place = bisect_left(sums, fetched_bytes + size - ahead)
-        earliest = starts[place] if place < len(starts) else first
+        earliest, *_ = stays[bisect_left(sums, fetched_bytes - ahead)]
         fetched = _with_room(leaving, earliest, first, most_live - size)
         found.append(Window(tensor, fetched, first, last))
         insort(leaving, (last, size))
-        fetched_bytes += size
-        starts.append(first)
-        sums.append(fetched_bytes)
     return tuple(found)
 
 
