@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from g10sim.grouping import grouped
 from g10sim.trace.model import TensorKind, Trace
 
 
@@ -52,13 +53,9 @@ def part_numbers(parts: Sequence[Part]) -> list[int]:
 
 def uses_by_part(trace: Trace, parts: Sequence[Part]) -> dict[int, list[int]]:
     """Return for every tensor that some kernel computes with the parts in which one does, ascending."""
-    numbers, found = part_numbers(parts), dict[int, list[int]]()
-    for kernel in trace.kernels:
-        for tensor in kernel.touched if kernel.outputs else ():
-            uses = found.setdefault(tensor, [])
-            if not uses or uses[-1] != numbers[kernel.id]:
-                uses.append(numbers[kernel.id])
-    return found
+    numbers, computing = part_numbers(parts), (kernel for kernel in trace.kernels if kernel.outputs)
+    pairs = ((tensor, numbers[kernel.id]) for kernel in computing for tensor in kernel.touched)
+    return grouped(dict.fromkeys(pairs))
 
 
 def kinds_of(trace: Trace, parts: Sequence[Part]) -> dict[int, Kind]:
