@@ -80,7 +80,6 @@ class WaitingJob(RecoveringJob):
 
     def __init__(self, draft: Draft, *others: Any) -> None:
         super().__init__(draft, *others)
-        self._needed = [frozenset(tensors) for tensors in self._kernels]
         departures, kernels = sorted(draft.evictions, key=attrgetter("out_by", "tensor")), len(self._kernels)
         self._planned = grouped((one.start % kernels, (one.tensor, one.tier)) for one in departures)
         self._leaving: dict[int, PlannedTier] = {}
@@ -99,9 +98,9 @@ class WaitingJob(RecoveringJob):
         self._leaving = {one: tier for one, tier in self._leaving.items() if view.in_transfer_bytes(one)}
         if not self._leaving:
             return
-        following = self._needed[(view.kernel + 1) % len(self._needed)]
+        following = self._kernels[(view.kernel + 1) % len(self._kernels)]
         lack = sum(view.size_bytes(tensor) - view.resident_bytes(tensor) for tensor in following)
-        dead = filter(view.is_dead, self._needed[view.kernel])
+        dead = filter(view.is_dead, self._kernels[view.kernel])
         lack -= view.free_bytes + sum(map(view.resident_bytes, dead))
         if awaited := first_gone(view, self._leaving, lack):
             yield Await(awaited)
