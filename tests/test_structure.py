@@ -1,8 +1,10 @@
 """Rules about the source itself: who may import whom, and where names of policies may stand."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -93,6 +95,14 @@ def test_imports_go_down_only(path):
         if parts[0] == "g10sim" and len(parts) > 1 and parts[1] != "__version__":
             there = imported_part(name)
             assert there == here or height(there) < height(here), f"{here} imports {name}"
+
+
+def test_references_in_docstrings_name_what_there_is():
+    reference = re.compile(r":(?:class|func|meth|mod):`(\.|g10sim\.)([\w.]+)`")
+    for path in MODULES:
+        package = ".".join(("g10sim", *path.relative_to(PACKAGE).parent.parts))
+        for start, name in reference.findall(path.read_text()):
+            assert resolve_name(f"{package if start == '.' else 'g10sim'}.{name}"), f"{path}: {name}"
 
 
 @pytest.mark.parametrize("path", PLOTS, ids=lambda path: path.name)

@@ -79,8 +79,8 @@ class VdnnMulti(Limited, LayerWise):
     - K4 issues prefetches as late as hides them, no earlier than memory allows
 
     K3 and K4 begin with that and end with the fastest plan that trial iterations find among those that the
-    ladder up to them makes up (:class:`.vdnn_multi_planning.search.Search`). Traces of more than 10,000
-    kernels are not tried out.
+    ladder up to them makes up (:class:`.search.Search`). Traces of more than 10,000 kernels are not tried
+    out.
     """
 
     name = "vdnn_multi"
