@@ -36,8 +36,8 @@ class GapChoice:
         self.cut: set[int] = set()
         self.clean = {number for number, gap in enumerate(program.gaps) if gap.frozen}
         """Gaps that are clean, as the others are cut so far."""
-        dirty = ((gap.tensor, number) for number, gap in enumerate(program.gaps) if not gap.frozen)
-        self._dirty = grouped(dirty)
+        written = ((gap.tensor, number) for number, gap in enumerate(program.gaps) if not gap.frozen)
+        self._written = grouped(written)
         self._numbers, self._starts, self._ends = np.zeros((3, 0), dtype=np.int64)
         self._is_offered: Flags = np.zeros(0, dtype=np.bool_)
         """Of each place; the tasks that its gap gives room are from ``_starts`` to ``_ends``."""
@@ -111,11 +111,10 @@ class GapChoice:
         gap = self._program.gaps[number]
         self.cut.add(number)
         self.needed.add(gap.start, gap.end - self._headroom, -self._program.gap_sizes[number])
-        dirty = [other for other in self._dirty.get(gap.tensor, ()) if other != number]
+        written = self._written.get(gap.tensor, ())
+        dirty = (other for other in written if other != number and other not in self.clean)
         cleaned = [other for other in dirty if self._is_kept(self._program.gaps[other], gap)]
-        if cleaned:
-            self.clean.update(cleaned)
-            self._dirty[gap.tensor] = [other for other in self._dirty[gap.tensor] if other not in self.clean]
+        self.clean.update(cleaned)
         return cleaned
 
     def _is_kept(self, gap: Gap, other: Gap) -> bool:
