@@ -230,7 +230,7 @@ class Division:
         if sharing and self._shortage.worst_soon() + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
         idle = queues.idle_tiers()
-        if not any(tier in idle for tier in sharing):
+        if set(sharing).isdisjoint(idle):
             return None
         if sharing == roomy[:1]:  # there is no choice
             return sharing[0]

@@ -316,7 +316,7 @@ class Steering:
         better knowledge; dead tensors give room at once. Others go ahead of one that does not fit only if the
         link would idle: they take room that it awaits.
         """
-        kernel, account = view.kernel, self._account
+        kernel, account, tiers = view.kernel, self._account, view.tiers
         backlog, coming = self._settings.backlog_cycles, self._coming.total_bytes
         enough = self._machine.in_rate * (self._cycles[kernel] + backlog) - coming
         misfits = added = asked = reached = 0
@@ -344,7 +344,7 @@ class Steering:
                 if asked >= room:
                     break
                 added += size
-            way = tuple([tier for tier in view.tiers if view.bytes_in(tensor, tier)])
+            way = tuple([tier for tier in tiers if view.bytes_in(tensor, tier)])
             self._coming.add(tensor, way, size)
             fetched.append(tensor)
             asked += size
